@@ -10,8 +10,10 @@ from fase_gpu.results import Status
 
 # float32 squares of norms outside this range lose digits or overflow; such tasks take the float64 way.
 _NORM_RANGE: Final = (1e-15, 1e15)
-# A float32 sum over more dimensions than this drifts by more than 1e-7 (measured; see tests/test_distance.py).
-_BLOCK: Final = 1024
+# float32 sums over more terms than this drift: without blocks, opposite bfloat16 vectors of 4096 dimensions were off by
+# 2.4e-6, with them by 6e-7, and near-duplicates by 1e-11 (tests/test_distance.py holds all to 1e-6).
+_NORM_BLOCK: Final = 256
+_GRAM_BLOCK: Final = 512
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
 _SLACK: Final = 1e-4
 
@@ -36,16 +38,16 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     x   [B, N, d] embeddings, any float dtype; what lies beyond a task's n samples may be any of its own rows
     n   [B] int64
 
-    The rows are scaled to unit length and the task's first sample is subtracted before the product, so that what
-    cancels is the distance to that sample and not 1: near-duplicates keep their digits. With rows of norm 1 + a and
-    1 + b the half squared difference is off by (a - b)^2 / 2 only, which is why the float32 norms are enough.
+    The rows are scaled to unit length and the task's mean is subtracted before the product, so that what cancels is the
+    distance to the mean and not 1: near-duplicates keep their digits. Rows of norm 1 + a and 1 + b put the half squared
+    difference off by its own size times (a + b), and by (a - b)^2 / 2, so that float32 norms are enough.
     """
     mask = inside(n, x.shape[1])
     unit, status = _unit_rows(x, mask)
-    unit -= unit[:, :1].clone()
-    gram = torch.bmm(unit[..., :_BLOCK], unit[..., :_BLOCK].mT)
-    for start in range(_BLOCK, unit.shape[2], _BLOCK):
-        block = unit[..., start : start + _BLOCK]
+    unit -= unit.sum(1, keepdim=True) / n.clamp_min(1).to(torch.float32)[:, None, None]
+    gram = torch.bmm(unit[..., :_GRAM_BLOCK], unit[..., :_GRAM_BLOCK].mT)
+    for start in range(_GRAM_BLOCK, unit.shape[2], _GRAM_BLOCK):
+        block = unit[..., start : start + _GRAM_BLOCK]
         gram.baddbmm_(block, block.mT)
     square = gram.diagonal(dim1=1, dim2=2)
     distance = gram + gram.mT
@@ -71,7 +73,7 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
 def _unit_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows of length 1 in float32 (zero outside the mask and in bad tasks), and the status [B]."""
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    norm = torch.linalg.vector_norm(x, dim=-1, dtype=wide)
+    norm = _norms(x, wide)
     plain = ((norm > _NORM_RANGE[0]) & (norm < _NORM_RANGE[1])) | ~mask
     status = torch.full(mask.shape[:1], Status.OK, dtype=torch.int8, device=x.device)
     scale = torch.where(mask, 1 / norm, 0)
@@ -89,6 +91,20 @@ def _unit_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
     extreme = torch.where(ok & ~plain[..., None], rows / length[..., None], 0).to(torch.float32)
     usual = torch.where(ok & plain[..., None], x * scale[..., None], 0).to(torch.float32)
     return extreme + usual, status
+
+
+def _norms(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Lengths of the rows [..., d], the squares summed in blocks."""
+    blocks = x.shape[-1] // _NORM_BLOCK
+    whole = blocks * _NORM_BLOCK
+    norm: torch.Tensor
+    if blocks <= 2:
+        norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        return norm
+    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], blocks, _NORM_BLOCK), dim=-1, dtype=dtype)
+    rest = torch.linalg.vector_norm(x[..., whole:], dim=-1, keepdim=True, dtype=dtype)
+    norm = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
+    return norm
 
 
 def _finish(distance: torch.Tensor, mask: torch.Tensor, status: torch.Tensor, min_distance: float) -> torch.Tensor:

@@ -108,16 +108,15 @@ def score_samples(
     if config.multiscale_range is None:
         lows, highs = zip(*(e.multiscale_range for e in encoders), strict=True)
         config = replace(config, multiscale_range=(min(lows), max(highs)))
-    with _timed(seconds, "score"):
-        result = _score(encoded.source, config, backend, classes)
-    info = RunInfo(
-        backend=result.info.backend,
+    result = _score(encoded.source, config, backend, classes)
+    info = replace(
+        result.info,
         encoder=encoder,
-        samples=int(texts.n.sum()),
+        normalize_code=None if encoded.truncated is None else normalize,
         distinct_texts=len(texts.distinct),
         truncated_samples=encoded.truncated,
         unparsable_samples=unparsable,
-        seconds=seconds,
+        seconds=seconds | result.info.seconds,
     )
     return replace(result, info=info)
 
@@ -139,11 +138,13 @@ def _score(
         config = replace(config, multiscale_range=NEURAL_RANGE)
     chosen = choose_backend(backend)
     ids = None if classes is None else class_ids(classes, source.n, source.width, source.device)
-    columns = (reference if chosen == "reference" else executor).score(source, config, ids)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "score"):
+        columns = (reference if chosen == "reference" else executor).score(source, config, ids)
     if not config.swept:
         columns = {name: c[:, 0] if name in _HAS_ALPHAS else c for name, c in columns.items()}
     n_samples = torch.from_numpy(source.n).to(source.device)
-    info = RunInfo(backend=chosen, samples=int(source.n.sum()))
+    info = RunInfo(backend=chosen, samples=int(source.n.sum()), seconds=seconds)
     return FaseResult(**{"labels": None, **columns}, n_samples=n_samples, config=config, info=info)
 
 

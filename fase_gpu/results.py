@@ -41,12 +41,16 @@ class RunInfo:
 
     backend: str
     encoder: str | None = None
+    normalize_code: bool | None = None
+    """Whether comments and docstrings were stripped before a neural encoder; None without one"""
     samples: int = 0
     distinct_texts: int | None = None
     truncated_samples: int | None = None
+    """None without a neural encoder"""
     unparsable_samples: int | None = None
+    """None where nothing had to parse the samples"""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time per stage, in order: "encode", "structural", "score" as they occur."""
+    """Wall time per stage, in order: "load", "encode", "classes", "score" as they occur."""
 
 
 @dataclass(frozen=True)

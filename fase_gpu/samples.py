@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from fase_gpu.batching import EmbeddingSource, Indices, Rows
 from fase_gpu.encode import Encoder, load_encoder
 from fase_gpu.errors import InputError
 from fase_gpu.structural import structural_classes
+
+SYNTAX_TREE: Final = "ast"
 
 
 @dataclass(frozen=True)
@@ -33,12 +36,11 @@ class Texts:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Embeddings of the samples, with what was seen on the way, per sample [S]."""
+    """Embeddings of the samples, and how many were seen to be cut or not to parse; None where nothing would see it."""
 
     source: EmbeddingSource
-    truncated: int
+    truncated: int | None
     unparsable: int | None
-    """None where nothing had to parse the texts"""
 
 
 def collect(samples: Sequence[Sequence[str]]) -> Texts:
@@ -64,7 +66,9 @@ def load_encoders(
     """One encoder, or those of "ast+NAME"; a name with a + that is a folder is that folder."""
     if not isinstance(name, str):
         raise InputError(f"encoder: expected a name, got {type(name).__name__}")
-    names = [name] if os.path.exists(name) else name.split("+")
+    names = [name] if os.path.exists(name) else [part.strip() for part in name.split("+")]
+    if not all(names):
+        raise InputError(f'encoder: expected a name, or two joined as in "ast+all-MiniLM-L6-v2", got {name!r}')
     return [
         load_encoder(part, device=device, batch_tokens=batch_tokens, normalize=normalize, workers=workers)
         for part in names
@@ -83,11 +87,11 @@ def encode(texts: Texts, encoders: Sequence[Encoder], normalize: bool) -> Encode
         rows.append(Rows(encoding.vectors.index_select(0, index), start, texts.n))
         truncated |= np.array(encoding.truncated, dtype=bool)
         unparsable |= np.array(encoding.unparsable, dtype=bool)
-    parsed = normalize or any(encoder.name == "ast" for encoder in encoders)
+    trees = [encoder.name == SYNTAX_TREE for encoder in encoders]
     return Encoded(
         EmbeddingSource(tuple(rows), int(texts.n.max(initial=0))),
-        int(truncated[texts.index].sum()),
-        int(unparsable[texts.index].sum()) if parsed else None,
+        None if all(trees) else int(truncated[texts.index].sum()),
+        int(unparsable[texts.index].sum()) if normalize or any(trees) else None,
     )
 
 
