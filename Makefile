@@ -17,6 +17,8 @@ endif
 # The demo and the tests run offline: the weights of all-MiniLM-L6-v2 are in a package.
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Waiting threads sleep, which keeps the tests quick on a busy machine.
+export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo test lint types wheel check format clean
 

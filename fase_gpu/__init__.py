@@ -28,7 +28,7 @@ __all__ = [
     "score_samples",
 ]
 
-# Loaded on first use: the worker processes of the syntax-tree encoder import this package without torch.
+# Loaded on first use, so that the command's help and the file readers do not wait for torch.
 _HOMES = {
     "config": ("FaseConfig",),
     "errors": ("BackendError", "FaseError", "InputError", "MissingExtraError", "TaskStatusError"),

@@ -8,12 +8,15 @@ import torch
 
 from fase_gpu.results import Status
 
-# float32 squares of norms outside this range lose digits or overflow; such tasks take the float64 way.
-_NORM_RANGE: Final = (1e-15, 1e15)
-# float32 sums over more terms than this drift: without blocks, opposite bfloat16 vectors of 4096 dimensions were off by
-# 2.4e-6, with them by 6e-7, and near-duplicates by 1e-11 (tests/test_distance.py holds all to 1e-6).
-_NORM_BLOCK: Final = 256
-_GRAM_BLOCK: Final = 512
+# A float32 sum drifts with its length and with how early it grows large, so products are summed in slices. Opposite
+# bfloat16 vectors of 4096 dimensions: off by 2.7e-6 in one sum, by 6e-7 in slices; near-duplicates by 1e-11.
+_SLICE: Final = 128
+_MOST_SLICES: Final = 16
+_NORM_SLICE: Final = 256
+# What float32 does not do to 1e-6 is done in float64: rows whose length leaves this range, and tasks in which a single
+# coordinate makes up much of a row, so that all later products are added to a large sum and round the same way.
+_LENGTHS: Final = (1e-15, 1e15)
+_SPIKE: Final = 0.5
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
 _SLACK: Final = 1e-4
 
@@ -38,20 +41,32 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     x   [B, N, d] embeddings, any float dtype; what lies beyond a task's n samples may be any of its own rows
     n   [B] int64
 
-    The rows are scaled to unit length and the task's mean is subtracted before the product, so that what cancels is the
-    distance to the mean and not 1: near-duplicates keep their digits. Rows of norm 1 + a and 1 + b put the half squared
-    difference off by its own size times (a + b), and by (a - b)^2 / 2, so that float32 norms are enough.
+    Within 1e-6 of float64 on the same values. The rows are scaled to unit length and the task's mean is subtracted
+    before the product, so that what cancels is the distance to the mean and not 1: near-duplicates keep their digits.
+    Rows of norm 1 + a and 1 + b put the half squared difference off by (a + b) of itself and by (a - b)^2 / 2, so that
+    float32 norms are enough. A GPU, whose float32 products may be TF32's, does it all in float64.
     """
     mask = inside(n, x.shape[1])
-    unit, status = _unit_rows(x, mask)
+    if x.device.type != "cpu":
+        distance, status = _exact_distances(x, mask)
+        return Tile(_finish(distance, mask, status, min_distance), status)
+    norm = _norms(x)
+    usual = (((norm > _LENGTHS[0]) & (norm < _LENGTHS[1])) | ~mask).all(1)
+    unit = torch.mul(x, torch.where(mask, 1 / norm, 0)[..., None]).to(torch.float32)
     unit -= unit.sum(1, keepdim=True) / n.clamp_min(1).to(torch.float32)[:, None, None]
-    gram = torch.bmm(unit[..., :_GRAM_BLOCK], unit[..., :_GRAM_BLOCK].mT)
-    for start in range(_GRAM_BLOCK, unit.shape[2], _GRAM_BLOCK):
-        block = unit[..., start : start + _GRAM_BLOCK]
-        gram.baddbmm_(block, block.mT)
+    d = unit.shape[2]
+    step = max(_SLICE, -(-d // _MOST_SLICES))
+    gram = torch.bmm(unit[..., :step], unit[..., :step].mT)
+    for start in range(step, d, step):
+        part = unit[..., start : start + step]
+        gram.baddbmm_(part, part.mT)
     square = gram.diagonal(dim1=1, dim2=2)
-    distance = gram + gram.mT
-    distance = torch.sub(square[:, :, None] + square[:, None, :], distance).mul_(0.5)
+    distance = torch.sub(square[:, :, None] + square[:, None, :], gram + gram.mT).mul_(0.5)
+    status = torch.full_like(n, Status.OK, dtype=torch.int8)
+    spiky = torch.linalg.vector_norm(unit.flatten(1), ord=torch.inf, dim=1) > _SPIKE
+    odd = torch.nonzero(spiky | ~usual).flatten()
+    if odd.numel():
+        distance[odd], status[odd] = _exact_distances(x[odd], mask[odd])
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
@@ -70,41 +85,34 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
-def _unit_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of length 1 in float32 (zero outside the mask and in bad tasks), and the status [B]."""
-    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    norm = _norms(x, wide)
-    plain = ((norm > _NORM_RANGE[0]) & (norm < _NORM_RANGE[1])) | ~mask
-    status = torch.full(mask.shape[:1], Status.OK, dtype=torch.int8, device=x.device)
-    scale = torch.where(mask, 1 / norm, 0)
-    if x.device.type == "cpu" and bool(plain.all()):
-        return torch.mul(x, scale[..., None]).to(torch.float32), status
-    # Norms too large or small for float32 squares: scale by the largest component first, in float64.
-    largest = x.abs().amax(-1).to(torch.float64)
-    rows = x.to(torch.float64) / largest[..., None]
-    length = torch.linalg.vector_norm(rows, dim=-1)
-    not_finite = (~largest.isfinite() & mask).any(1)
-    zero = ((largest == 0) & mask).any(1)
-    status[zero] = Status.ZERO_VECTOR
-    status[not_finite] = Status.NOT_FINITE
-    ok = (mask & (status == Status.OK)[:, None])[..., None]
-    extreme = torch.where(ok & ~plain[..., None], rows / length[..., None], 0).to(torch.float32)
-    usual = torch.where(ok & plain[..., None], x * scale[..., None], 0).to(torch.float32)
-    return extreme + usual, status
-
-
-def _norms(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Lengths of the rows [..., d], the squares summed in blocks."""
-    blocks = x.shape[-1] // _NORM_BLOCK
-    whole = blocks * _NORM_BLOCK
+def _norms(x: torch.Tensor) -> torch.Tensor:
+    """Lengths [B, N] of the rows of [B, N, d], float64 from float64 and else float32, the squares summed in slices."""
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    slices = x.shape[-1] // _NORM_SLICE
+    whole = slices * _NORM_SLICE
     norm: torch.Tensor
-    if blocks <= 2:
+    if slices <= 2:
         norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
         return norm
-    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], blocks, _NORM_BLOCK), dim=-1, dtype=dtype)
+    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], slices, _NORM_SLICE), dim=-1, dtype=dtype)
     rest = torch.linalg.vector_norm(x[..., whole:], dim=-1, keepdim=True, dtype=dtype)
     norm = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
     return norm
+
+
+def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """In float64, whatever the lengths: distances [B, N, N] float32, with anything in bad tasks, and status [B] int8."""
+    wide = x.to(torch.float64)
+    largest = wide.abs().amax(-1)
+    status = torch.full(mask.shape[:1], Status.OK, dtype=torch.int8, device=x.device)
+    status.masked_fill_(((largest == 0) & mask).any(1), Status.ZERO_VECTOR)
+    status.masked_fill_((~largest.isfinite() & mask).any(1), Status.NOT_FINITE)
+    # Scaled by the largest coordinate first, so that no square over- or underflows.
+    unit = torch.where(mask[..., None], wide / largest[..., None], 0)
+    unit /= torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
+    unit.nan_to_num_(0.0)
+    gram = torch.bmm(unit, unit.mT)
+    return (2 - gram - gram.mT).mul_(0.5).to(torch.float32), status
 
 
 def _finish(distance: torch.Tensor, mask: torch.Tensor, status: torch.Tensor, min_distance: float) -> torch.Tensor:

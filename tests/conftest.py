@@ -6,9 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# Before torch is imported: see fase_gpu.cli.main.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# The first example of a test pays for imports, and CI's machines are shared: time is no ground to fail an example.
+settings.register_profile("fase_gpu", deadline=None)
+settings.load_profile("fase_gpu")
 
 ROOT = Path(__file__).resolve().parent.parent
 
