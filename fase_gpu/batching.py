@@ -20,8 +20,8 @@ from fase_gpu.distance import Tile, cosine_distances, given_distances
 
 Indices = npt.NDArray[np.int64]
 
-# Steps of at most 1/8 above 16, so that n * n work grows by less than 30 %; common sizes are among them.
-_OCTAVE: Final = (36, 40, 45, 50, 56, 64)
+# Steps of at most 1/7 above 16, so that n * n work grows by less than 30 %; common sizes are among them.
+_OCTAVE: Final = (36, 40, 45, 50, 57, 64)
 _SIZES: Final[tuple[int, ...]] = (
     *range(17),
     18,

@@ -99,7 +99,7 @@ def _score_chunk(
     columns = {name: torch.where(scored, column, math.nan).movedim(-1, 0) for name, column in columns.items()}
     columns["n_clusters"] = torch.where(labelled, entropy.n_clusters, 0).T
     columns["status"] = status
-    if labels is not None:
+    if config.return_labels and labels is not None:
         present = (torch.arange(edges.size, device=n.device)[:, None] < n) & labelled
         columns["labels"] = torch.where(present[:, None], labels, -1).permute(2, 1, 0)
     return columns

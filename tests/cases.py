@@ -56,8 +56,7 @@ def near(n: int, rng: np.random.Generator) -> Floats:
 
 
 KINDS: dict[str, Callable[[int, np.random.Generator], Floats]] = {
-    kind.__name__: kind
-    for kind in (random, clustered, duplicates, identical, collinear, lattice, orthogonal, near)
+    kind.__name__: kind for kind in (random, clustered, duplicates, identical, collinear, lattice, orthogonal, near)
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cases import KINDS, SIZES, embeddings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from fase_gpu.distance import cosine_distances, given_distances
 from fase_gpu.results import Status
-from cases import KINDS, SIZES, embeddings
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

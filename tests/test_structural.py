@@ -9,10 +9,10 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import programs
 
 from fase_gpu.errors import InputError
 from fase_gpu.structural import structural_classes
-from programs import programs
 
 SIGNIFICANT = {"Import", "FunctionDef", "If", "ClassDef", "While", "For", "comprehension", "Return"}
 

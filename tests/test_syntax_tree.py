@@ -15,12 +15,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import programs, statements
 
 from fase_gpu.encode import Encoding, _reading, _syntax_tree, load_encoder, normalize_code
 from fase_gpu.encode._reading import read_each
 from fase_gpu.encode._syntax_tree import features, normalized, structure
 from fase_gpu.errors import BackendError, InputError
-from programs import programs, statements
 
 GOOD = "def f(a):\n    '''Doc.'''\n    return [x.pop() for x in a if x]  # last\n"
 HOSTILE = {

@@ -1,0 +1,175 @@
+"""What must hold for every task and batch (DESIGN 6.9), bit for bit where it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from cases import KINDS, distances, embeddings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fase_gpu as fg
+from fase_gpu.batching import padded_size
+from fase_gpu.results import SCORES
+
+COLUMNS = (*SCORES, "n_clusters", "status")
+CONFIGS = {
+    "default": fg.FaseConfig(),
+    "sweep": fg.FaseConfig(alpha=(0.3, 1.0, 1.6)),
+    "borders": fg.FaseConfig(min_samples=3),
+    "released": fg.FaseConfig(semantics="released"),
+}
+tasks = st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 40))
+
+
+def same(a: fg.FaseResult, i: int, b: fg.FaseResult, j: int) -> bool:
+    """Task i of a and task j of b are equal to the last bit, labels included."""
+    for name in COLUMNS:
+        x, y = getattr(a, name)[i], getattr(b, name)[j]
+        if not torch.equal(x.nan_to_num(nan=-1.0), y.nan_to_num(nan=-1.0)):
+            return False
+    n = int(a.n_samples[i])
+    assert a.labels is not None
+    assert b.labels is not None
+    return torch.equal(a.labels[i, ..., :n], b.labels[j, ..., :n])
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@given(batch=st.lists(tasks, min_size=1, max_size=12), data=st.data())
+@settings(max_examples=25)
+def test_a_task_scores_the_same_alone_in_any_batch_and_under_any_padding(
+    config: fg.FaseConfig, batch: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    x = [embeddings(kind, n)[:, :4] for kind, n in batch]
+    x = [np.pad(rows, ((0, 0), (0, 4 - rows.shape[1]))) for rows in x]
+    packed = fg.score_embeddings(x, config=config)
+    pick = data.draw(st.integers(0, len(x) - 1))
+    assert same(packed, pick, fg.score_embeddings([x[pick]], config=config), 0)
+    order = data.draw(st.permutations(range(len(x))))
+    shuffled = fg.score_embeddings([x[i] for i in order], config=config)
+    assert all(same(packed, i, shuffled, place) for place, i in enumerate(order))
+    width = max(map(len, x)) + data.draw(st.integers(0, 7))
+    padded = np.full((len(x), width, 4), data.draw(st.sampled_from([np.nan, 0.0, 3.0])), dtype=np.float32)
+    for row, rows in zip(padded, x, strict=True):
+        row[: len(rows)] = rows
+    again = fg.score_embeddings(padded, n_samples=[len(rows) for rows in x], config=config)
+    assert all(same(packed, i, again, i) for i in range(len(x)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [8, 384, 1000])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_a_task_scores_the_same_in_a_batch_of_hundreds(config: fg.FaseConfig, d: int) -> None:
+    """Batches that fill whole chunks and tiles, and leave partial ones, at every padded size up to 200."""
+    rng = np.random.default_rng(d)
+    n = [*rng.integers(1, 100, 150).tolist(), *[10] * 300, 128, 199, 200]
+    x = [rng.standard_normal((k, d), dtype=np.float32) * rng.random() + rng.standard_normal(d) for k in n]
+    x = [rows.astype(np.float32) for rows in x]
+    together = fg.score_embeddings(x, config=config)
+    for i in [*range(0, 450, 9), 450, 451, 452]:
+        assert same(together, i, fg.score_embeddings([x[i]], config=config), 0), (i, n[i])
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@given(task=tasks, seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_the_order_of_samples_does_not_matter(backend: str, task: tuple[str, int], seed: int) -> None:
+    matrix = distances(*task)
+    order = np.random.default_rng(seed).permutation(len(matrix))
+    a = fg.score_distances(matrix, backend=backend)
+    b = fg.score_distances(matrix[np.ix_(order, order)], backend=backend)
+    for name in ("mode", "mst_mean", "pdm_mean", "eps", "entropy"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-12, atol=0, equal_nan=True)
+    torch.testing.assert_close(a.multiscale, b.multiscale, rtol=1e-6, atol=1e-9, equal_nan=True)
+    assert a.labels is not None
+    assert b.labels is not None
+    moved = a.labels[0, order]
+    pairs = moved[:, None] == moved
+    assert torch.equal(pairs, b.labels[0, :, None] == b.labels[0])
+
+
+@given(task=tasks, seed=st.integers(0, 99))
+@settings(max_examples=40)
+def test_the_lengths_of_vectors_do_not_matter(task: tuple[str, int], seed: int) -> None:
+    x = embeddings(*task)
+    powers = 2.0 ** np.random.default_rng(seed).integers(-20, 20, (len(x), 1))
+    a, b = fg.score_embeddings([x]), fg.score_embeddings([(x * powers).astype(np.float32)])
+    # Powers of two scale without rounding, so that even a clustering on the edge stays as it is.
+    for name in ("pdm_mean", "mst_mean", "multiscale"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=0, atol=2e-6, equal_nan=True)
+
+
+@given(task=tasks, copies=st.integers(1, 3))
+@settings(max_examples=40)
+def test_a_duplicate_joins_its_original(task: tuple[str, int], copies: int) -> None:
+    x = embeddings(*task)
+    result = fg.score_embeddings([np.concatenate([x, *[x[:1]] * copies])])
+    assert result.labels is not None
+    n = len(x)
+    assert (result.labels[0, n:] == result.labels[0, 0]).all()
+    assert result.labels[0].max() + 1 == result.n_clusters[0] <= n
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@given(batch=st.lists(tasks, min_size=2, max_size=6), bad=st.sampled_from(["nan", "inf", "zero", "empty"]))
+@settings(max_examples=25)
+def test_a_bad_task_changes_no_other(backend: str, batch: list[tuple[str, int]], bad: str) -> None:
+    good = [np.pad(r, ((0, 0), (0, 24)))[:, :24] for r in (embeddings(kind, n) for kind, n in batch)]
+    spoilt = good[0].copy() if bad != "empty" else good[0][:0]
+    if bad != "empty":
+        spoilt[-1] = {"nan": np.nan, "inf": np.inf, "zero": 0.0}[bad]
+    result = fg.score_embeddings([good[0], spoilt, *good[1:]], backend=backend)
+    status = {"nan": "NOT_FINITE", "inf": "NOT_FINITE", "zero": "ZERO_VECTOR", "empty": "EMPTY"}[bad]
+    assert result.to_dict()["status"][1] == status
+    assert all(bool(getattr(result, name)[1].isnan()) for name in SCORES)
+    assert result.n_clusters[1] == 0
+    assert result.labels is not None
+    assert (result.labels[1] == -1).all()
+    without = fg.score_embeddings(good, backend=backend)
+    assert all(same(without, i, result, i + (i > 0)) for i in range(len(good)))
+
+
+@given(batch=st.lists(tasks, min_size=1, max_size=5))
+@settings(max_examples=40)
+def test_torch_equals_the_float64_reference(batch: list[tuple[str, int]]) -> None:
+    matrices = [distances(*task) for task in batch]
+    config = fg.FaseConfig(min_distance=float(np.float32(1e-6)))
+    a = fg.score_distances(matrices, config=config)
+    b = fg.score_distances(matrices, config=config, backend="reference")
+    assert torch.equal(a.status, b.status)
+    for name in ("multiscale", "mst_mean", "pdm_mean"):
+        torch.testing.assert_close(getattr(a, name).double(), getattr(b, name), rtol=1e-5, atol=1e-6, equal_nan=True)
+    # A radius at a tree weight may fall on either side in float32; so may one of two modes that tie (SPEC 4).
+    clear = (b.margin > 1e-4) & ((a.mode - b.mode).abs() <= 1e-5 * b.mode)
+    for name in ("entropy", "bits", "n_clusters"):
+        difference = (getattr(a, name).double() - getattr(b, name).double()).abs()[clear]
+        assert (difference <= 1e-6).all(), name
+    assert a.labels is not None
+    assert b.labels is not None
+    assert torch.equal(a.labels[clear], b.labels[clear])
+
+
+def test_scores_are_the_same_for_every_number_of_alphas() -> None:
+    x = [embeddings(kind, n)[:, :2] for kind in ("random", "near") for n in (3, 10, 64)]
+    alphas = (0.5, 1.6, 3.0)
+    swept = fg.score_embeddings(x, config=fg.FaseConfig(alpha=alphas))
+    assert swept.labels is not None
+    for a, alpha in enumerate(alphas):
+        one = fg.score_embeddings(x, config=fg.FaseConfig(alpha=alpha))
+        assert torch.equal(swept.entropy[:, a], one.entropy)
+        assert torch.equal(swept.eps[:, a], one.eps)
+        assert one.labels is not None
+        assert torch.equal(swept.labels[:, a], one.labels)
+        unlabelled = fg.score_embeddings(x, config=dataclasses.replace(one.config, return_labels=False))
+        assert unlabelled.labels is None
+        assert torch.equal(unlabelled.entropy, one.entropy)
+
+
+def test_padding_costs_less_than_30_percent_of_the_work() -> None:
+    """Work goes with n^2 d for the distances and n^2 for the tree."""
+    for n in range(1, 20_000):
+        assert n <= padded_size(n)
+        assert padded_size(n) ** 2 < 1.3 * n**2
