@@ -63,7 +63,8 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     square = gram.diagonal(dim1=1, dim2=2)
     distance = torch.sub(square[:, :, None] + square[:, None, :], gram + gram.mT).mul_(0.5)
     status = torch.full_like(n, Status.OK, dtype=torch.int8)
-    spiky = torch.linalg.vector_norm(unit.flatten(1), ord=torch.inf, dim=1) > _SPIKE
+    flat = unit.flatten(1)
+    spiky = torch.maximum(flat.amax(1), -flat.amin(1)) > _SPIKE
     odd = torch.nonzero(spiky | ~usual).flatten()
     if odd.numel():
         distance[odd], status[odd] = _exact_distances(x[odd], mask[odd])
@@ -101,7 +102,7 @@ def _norms(x: torch.Tensor) -> torch.Tensor:
 
 
 def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """In float64, whatever the lengths: distances [B, N, N] float32, with anything in bad tasks, and status [B] int8."""
+    """In float64, whatever the lengths: distances [B, N, N] float32 (anything in bad tasks) and status [B] int8."""
     wide = x.to(torch.float64)
     largest = wide.abs().amax(-1)
     status = torch.full(mask.shape[:1], Status.OK, dtype=torch.int8, device=x.device)

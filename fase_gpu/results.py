@@ -53,7 +53,7 @@ class RunInfo:
     """Wall time per stage, in order: "load", "encode", "classes", "score" as they occur."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class FaseResult:
     """Scores of T tasks, on the device of the input.
 
@@ -88,6 +88,13 @@ class FaseResult:
     labels: torch.Tensor | None
     config: FaseConfig
     info: RunInfo
+
+    def __repr__(self) -> str:
+        without = int((self.status != Status.OK).sum())
+        return (
+            f"FaseResult({len(self)} tasks, {without} of them without a score, entropy {list(self.entropy.shape)}, "
+            f"variant={self.config.variant!r}, backend={self.info.backend!r}, device={str(self.status.device)!r})"
+        )
 
     def __len__(self) -> int:
         return int(self.status.shape[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -28,7 +29,7 @@ def exact_curve(matrix: np.ndarray, low: float, high: float) -> float:
     steps = sorted({w for w, _, _ in kruskal(matrix.astype(np.float64))})
     bounds = [low, *(w for w in steps if low < w < high), high]
     total = 0.0
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in itertools.pairwise(bounds):
         labels = components(matrix, math.sqrt(a * b))
         total += scipy_entropy(np.bincount(labels), base=2) / math.log2(n) * math.log(b / a)
     return total / math.log(high / low)
