@@ -15,7 +15,7 @@ def choose_backend(backend: str) -> str:
     Raises InputError for an unknown name and BackendError for one that cannot run.
     """
     if backend not in BACKENDS:
-        raise InputError(f"backend: unknown {backend!r}; {nearest(backend, BACKENDS)}")
+        raise InputError(f"backend: unknown {backend!r}; {nearest(str(backend), BACKENDS)}")
     if backend == "triton":
         raise BackendError('backend "triton": its kernels are not part of this version; use backend="torch" or "auto"')
     return "torch" if backend == "auto" else backend

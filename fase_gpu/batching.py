@@ -96,7 +96,7 @@ class EmbeddingSource:
     def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
         """Tiles of the tasks, in order."""
         width = max(rows.x.shape[1] for rows in self.rows)
-        step = max(1, _TILE_BYTES.get(self.device.type, _TILE_BYTES["cuda"]) // (4 * size * width))
+        step = max(1, _TILE_BYTES.get(self.device.type, _TILE_BYTES["cuda"]) // (4 * size * (width + size)))
         step = min(step, _MOST_TILE_TASKS) if self.device.type == "cpu" else step
         for start in range(0, tasks.size, step):
             part = tasks[start : start + step]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -26,27 +27,42 @@ SYNTAX_TREE_RANGE: Final = (1e-3, 1.0)
 
 
 def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    number = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise InputError(f"{name}: expected a number above 0, got {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    try:
+        number = float(number)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
         raise InputError(f"{name}: expected a finite number above 0, got {value!r}")
-    return float(value)
+    return number
 
 
 def _positives(name: str, value: object) -> float | tuple[float, ...]:
     """A positive number, or a tuple of them from any sequence, NumPy array or tensor."""
     if hasattr(value, "tolist"):
         value = value.tolist()
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not value:
             raise InputError(f"{name}: expected at least one value, got none")
         return tuple(_positive(f"{name}[{i}]", v) for i, v in enumerate(value))
     return _positive(name, value)
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+def _at_least(name: str, value: Any, least: int) -> int:
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least:
         raise InputError(f"{name}: expected an integer of at least {least}, got {value!r}")
+    return number
+
+
+def _switch(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InputError(f"{name}: expected True or False, got {value!r}")
 
 
 def _one_of(name: str, value: object, known: Sequence[str]) -> None:
@@ -92,9 +108,10 @@ class FaseConfig:
         _one_of("semantics", self.semantics, SEMANTICS)
         _one_of("peak", self.peak, PEAKS)
         object.__setattr__(self, "alpha", _positives("alpha", self.alpha))
-        _at_least("min_samples", self.min_samples, 1)
-        _at_least("grid", self.grid, 2)
-        _at_least("min_cluster_size", self.min_cluster_size, 2)
+        for name, least in (("min_samples", 1), ("grid", 2), ("min_cluster_size", 2)):
+            object.__setattr__(self, name, _at_least(name, getattr(self, name), least))
+        _switch("misaligned_union", self.misaligned_union)
+        _switch("return_labels", self.return_labels)
         object.__setattr__(self, "min_distance", _positive("min_distance", self.min_distance))
         if self.min_distance < 1e-30:
             raise InputError(f"min_distance: expected at least 1e-30, got {self.min_distance!r}")

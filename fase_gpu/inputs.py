@@ -70,15 +70,24 @@ def class_ids(classes: Sequence[Sequence[Hashable]], n: Indices, width: int, dev
 
     Padding gets numbers of its own.
     """
+    if hasattr(classes, "tolist"):
+        classes = classes.tolist()
+    if isinstance(classes, str) or not isinstance(classes, Sequence):
+        raise InputError(f"classes: expected a sequence for each task, got {type(classes).__name__}")
     if len(classes) != n.size:
         raise InputError(f"classes: expected one sequence for each of {n.size} tasks, got {len(classes)}")
     ids = np.tile(np.arange(width, dtype=np.int64), (n.size, 1))
     for task, (row, count) in enumerate(zip(classes, n.tolist(), strict=True)):
         values = row.tolist() if hasattr(row, "tolist") else row
-        if len(values) < count:
+        if isinstance(values, str) or not isinstance(values, Sequence):
+            raise InputError(f"classes[{task}]: expected a sequence, one value a sample, got {type(values).__name__}")
+        if len(values) not in (count, width):
             raise InputError(f"classes[{task}]: expected {count} values, one a sample, got {len(values)}")
         numbers: dict[Hashable, int] = {}
-        ids[task, :count] = [numbers.setdefault(value, len(numbers)) for value in values[:count]]
+        try:
+            ids[task, :count] = [numbers.setdefault(value, len(numbers)) for value in values[:count]]
+        except TypeError as error:
+            raise InputError(f"classes[{task}]: expected hashable values: {error}") from error
     return torch.from_numpy(ids).to(device)
 
 
@@ -86,6 +95,10 @@ def as_tensor(x: Any, name: str) -> torch.Tensor:
     """A float tensor sharing memory with a tensor, a NumPy array or anything with DLPack; detached."""
     if isinstance(x, torch.Tensor):
         tensor = x.detach()
+        if tensor.is_nested:
+            raise InputError(f"{name}: expected a dense tensor, got a nested one; give the list of its parts")
+    elif isinstance(x, np.ma.MaskedArray):
+        raise InputError(f"{name}: expected an array without a mask, got {type(x).__name__}")
     elif isinstance(x, np.ndarray):
         if x.dtype == object or x.dtype.kind not in "fiub":
             raise InputError(f"{name}: expected a float array, got dtype {x.dtype}")
@@ -101,12 +114,14 @@ def as_tensor(x: Any, name: str) -> torch.Tensor:
     elif hasattr(x, "__dlpack__"):
         try:
             tensor = from_dlpack(x)
-        except (RuntimeError, BufferError, TypeError) as error:
+        except (RuntimeError, BufferError, TypeError, AttributeError) as error:
             raise InputError(f"{name}: cannot be read through DLPack: {error}") from error
     else:
         raise InputError(f"{name}: expected a tensor, a NumPy array or a list of them, got {type(x).__name__}")
     if tensor.layout != torch.strided:
         raise InputError(f"{name}: expected a dense tensor, got layout {tensor.layout}; call .to_dense() first")
+    if tensor.is_meta:
+        raise InputError(f"{name}: expected a tensor with values, got one on the meta device")
     if tensor.dtype not in FLOAT_TYPES:
         raise InputError(f"{name}: expected {_FLOAT_NAMES}, got {str(tensor.dtype).removeprefix('torch.')}")
     return tensor
@@ -150,7 +165,17 @@ def _check_dimension(d: int, name: str) -> None:
 
 
 def _integers(values: Any, name: str) -> Indices:
-    array = values.cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if isinstance(values, torch.Tensor):
+        if values.layout != torch.strided or values.is_meta:
+            raise InputError(f"{name}: expected a dense tensor with values, got {values.layout} on {values.device}")
+        if values.numel() and (values.is_floating_point() or values.is_complex()):
+            raise InputError(f"{name}: expected integers, got dtype {str(values.dtype).removeprefix('torch.')}")
+        array = values.cpu().numpy() if values.numel() else np.zeros(values.shape)
+    else:
+        try:
+            array = np.asarray(values)
+        except ValueError as error:
+            raise InputError(f"{name}: expected integers in one dimension, got {error}") from error
     if array.size and array.dtype.kind not in "iu":
         raise InputError(f"{name}: expected integers, got dtype {array.dtype}")
     if array.ndim != 1:

@@ -45,7 +45,7 @@ def score_embeddings(
     Bad tasks have a status and NaN (see Status); bad arguments raise InputError. The result is on the device of x. On a
     GPU, sizes that live there are copied to the host once, to sort the tasks into buckets.
     """
-    return _score(embedding_source(x, n_samples, offsets), config or FaseConfig(), backend, classes)
+    return _score(embedding_source(x, n_samples, offsets), _config(config), backend, classes)
 
 
 def score_distances(
@@ -62,7 +62,7 @@ def score_distances(
     not read. A task with NaN or Inf gets the status NOT_FINITE, one with an entry below zero or whose two halves differ
     (by more than 1e-4, absolute and relative) NOT_A_DISTANCE. The other arguments are those of score_embeddings.
     """
-    return _score(distance_source(distances, n_samples), config or FaseConfig(), backend, classes)
+    return _score(distance_source(distances, n_samples), _config(config), backend, classes)
 
 
 def score_samples(
@@ -91,8 +91,10 @@ def score_samples(
     sample that is not a string, an unknown encoder or weights that cannot be found, MissingExtraError without the
     packages that the encoder needs.
     """
-    config = config or FaseConfig()
+    config = _config(config)
     choose_backend(backend)
+    if normalize_code is not None and not isinstance(normalize_code, bool):
+        raise InputError(f"normalize_code: expected None, True or False, got {normalize_code!r}")
     normalize = config.semantics == "paper" if normalize_code is None else normalize_code
     texts = collect(samples)
     seconds: dict[str, float] = {}
@@ -119,6 +121,14 @@ def score_samples(
         seconds=seconds | result.info.seconds,
     )
     return replace(result, info=info)
+
+
+def _config(config: FaseConfig | None) -> FaseConfig:
+    if config is None:
+        return FaseConfig()
+    if not isinstance(config, FaseConfig):
+        raise InputError(f"config: expected a FaseConfig, got {type(config).__name__}")
+    return config
 
 
 def _score(

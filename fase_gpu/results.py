@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from fase_gpu.config import FaseConfig
-from fase_gpu.errors import MissingExtraError, TaskStatusError
+from fase_gpu.errors import InputError, MissingExtraError, TaskStatusError
 
 if TYPE_CHECKING:
     import pandas
@@ -101,6 +101,8 @@ class FaseResult:
 
     def raise_for_status(self, task_ids: list[str] | None = None) -> None:
         """Raise TaskStatusError naming the first tasks that have no score; else do nothing."""
+        if task_ids is not None and len(task_ids) != len(self):
+            raise InputError(f"task_ids: expected one for each of {len(self)} tasks, got {len(task_ids)}")
         bad = torch.nonzero(self.status != Status.OK).flatten().tolist()
         if bad:
             status = self.status.tolist()

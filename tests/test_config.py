@@ -1,10 +1,11 @@
-"""FaseConfig: what it refuses and in which words, and that it is a plain immutable value."""
+"""FaseConfig, and the settings beside it: what is refused and in which words, and that a config is a plain value."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields, replace
 from decimal import Decimal
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fase_gpu as fg
 from fase_gpu.config import CLASS_VARIANTS, PEAKS, RADIUS_VARIANTS, SEMANTICS, VARIANTS, FaseConfig
 from fase_gpu.errors import FaseError, InputError
 
@@ -57,13 +59,17 @@ def configs(draw: st.DrawFn) -> FaseConfig:
     )
 
 
-def refusal(**settings: Any) -> str:
-    """The message of the InputError that the settings have to raise, which is one line that starts with a name."""
+def refused(call: Callable[[], object]) -> str:
+    """The message of the InputError that the call has to raise, which is one line."""
     with pytest.raises(InputError) as caught:
-        FaseConfig(**settings)
+        call()
     message = str(caught.value)
     assert "\n" not in message
     return message
+
+
+def refusal(**settings: Any) -> str:
+    return refused(lambda: FaseConfig(**settings))
 
 
 def test_a_refusal_is_a_value_error_and_ours() -> None:
@@ -145,11 +151,9 @@ def test_counts_are_integers_and_large_enough(name: str, least: int) -> None:
         ("variant", "fixed-eps", "did you mean 'fixed_eps'?"),
         ("variant", "xyzzy", f"known: {', '.join(VARIANTS)}"),
         ("variant", None, f"known: {', '.join(VARIANTS)}"),
-        ("variant", ["union"], "did you mean 'union'?"),
         ("variant", "", f"known: {', '.join(VARIANTS)}"),
         ("variant", "a\nb", f"known: {', '.join(VARIANTS)}"),
         ("semantics", "release", "did you mean 'released'?"),
-        ("semantics", 3, "known: paper, released"),
         ("peak", "maxpeak", "did you mean 'max_peak'?"),
         ("peak", "mode", "known: max_peak, min_peak"),
     ],
@@ -200,7 +204,7 @@ def test_a_switch_is_a_bool(name: str, value: object) -> None:
 
 def test_settings_have_names() -> None:
     with pytest.raises(TypeError, match="positional"):
-        FaseConfig(1.6)  # type: ignore[misc]
+        FaseConfig(1.6)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'aplha'"):
         FaseConfig(aplha=1.6)  # type: ignore[call-arg]
 
@@ -228,9 +232,9 @@ def test_numpy_and_torch_scalars_are_numbers(scalar: Any) -> None:
         assert {type(config.min_samples), type(config.grid), type(config.min_cluster_size)} == {int}
 
 
-def test_one_alpha_in_a_list_is_a_sweep() -> None:
-    assert FaseConfig(alpha=[1.6]).swept  # type: ignore[arg-type]
-    assert FaseConfig(alpha=[1.6]) != FaseConfig(alpha=1.6)  # type: ignore[arg-type]
+def test_one_alpha_in_a_tuple_is_a_sweep() -> None:
+    assert FaseConfig(alpha=(1.6,)).swept
+    assert FaseConfig(alpha=(1.6,)) != FaseConfig(alpha=1.6)
 
 
 def test_a_radius_is_what_fixed_eps_sweeps() -> None:
@@ -277,3 +281,119 @@ def test_the_callers_list_is_not_kept() -> None:
     config = FaseConfig(alpha=alphas)  # type: ignore[arg-type]
     alphas[0] = -5.0
     assert config.alpha == (1.0, 2.0)
+
+
+X = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+D = np.abs(X[:, :, :1] - X[:, :, :1].transpose(0, 2, 1))
+
+
+def score_all(**settings: Any) -> list[Callable[[], fg.FaseResult]]:
+    """The three entry points, with these settings."""
+    return [
+        lambda: fg.score_embeddings(X, **settings),
+        lambda: fg.score_distances(D, **settings),
+        lambda: fg.score_samples([["x = 1", "x = 2"]], "ast", workers=0, **settings),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("troch", "backend: unknown 'troch'; did you mean 'torch'?"),
+        ("Torch", "backend: unknown 'Torch'; did you mean 'torch'?"),
+        ("numpy", "backend: unknown 'numpy'; known: auto, torch, reference, triton"),
+        (None, "backend: unknown None; known: auto, torch, reference, triton"),
+        (3, "backend: unknown 3; known: auto, torch, reference, triton"),
+    ],
+)
+def test_an_unknown_backend_is_refused_with_the_nearest(backend: Any, message: str) -> None:
+    for call in score_all(backend=backend):
+        assert refused(call).startswith(message)
+
+
+def test_a_forced_backend_that_cannot_run_raises_and_never_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("another backend ran in its place")
+
+    for executor in ("executor", "reference"):
+        monkeypatch.setattr(f"fase_gpu.{executor}.score", never)
+    for call in score_all(backend="triton"):
+        with pytest.raises(fg.BackendError, match=r'^backend "triton": .+; use backend="torch" or "auto"$') as caught:
+            call()
+        assert isinstance(caught.value, FaseError)
+        assert not isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize("config", [1.6, "union", {"alpha": 1.6}, FaseConfig, 0, "", {}, False], ids=repr)
+def test_a_config_is_a_faseconfig(config: Any) -> None:
+    kind = type(config).__name__
+    for call in score_all(config=config):
+        assert refused(call) == f"config: expected a FaseConfig, got {kind}"
+
+
+UNION = FaseConfig(variant="union")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (None, 'classes: variant "union" needs one for each sample'),
+        ([[1] * 5], "classes: expected one sequence for each of 2 tasks, got 1"),
+        ([[1] * 5, [1] * 4], "classes[1]: expected 5 values, one a sample, got 4"),
+        ([[1] * 5, [1] * 6], "classes[1]: expected 5 values, one a sample, got 6"),
+        (np.zeros((2, 4), int), "classes[0]: expected 5 values, one a sample, got 4"),
+        ("ab", "classes"),
+        (3, "classes: expected "),
+        ([1, 2], "classes[0]: expected "),
+        ([[1] * 5, None], "classes[1]: expected "),
+        ([[1] * 5, {1, 2, 3, 4, 5}], "classes[1]: expected "),
+        ([[1] * 5, iter(range(5))], "classes[1]: expected "),
+        ((row for row in [[1] * 5] * 2), "classes: expected "),
+        ([[1] * 5, [1, 2, [3], 4, 5]], "classes[1]"),
+        (np.zeros((2, 5, 1), int), "classes[0]"),
+    ],
+)
+def test_classes_are_one_hashable_value_a_sample(classes: Any, message: str) -> None:
+    for score, x in ((fg.score_embeddings, X), (fg.score_distances, D)):
+        assert refused(lambda f=score, x=x: f(x, config=UNION, classes=classes)).startswith(message)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("variant", sorted({*VARIANTS} - {*CLASS_VARIANTS}))
+def test_classes_that_a_variant_does_not_use_are_refused(variant: str) -> None:
+    config = FaseConfig(variant=variant, eps=0.1 if variant == "fixed_eps" else None)
+    message = f'classes: not used by variant "{variant}"; used by structural, textual, union, intersection'
+    assert refused(lambda: fg.score_embeddings(X, config=config, classes=[[1] * 5] * 2)) == message
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_classes_may_be_any_hashable_values(backend: str) -> None:
+    config = FaseConfig(variant="textual")
+    expected = [[0, 1, 0, 2, 1], [0, 0, 0, 0, 1]]
+    for classes in (
+        [["a", "b", "a", "c", "b"], ["b", "b", "b", "b", "a"]],
+        (((1, 2), None, (1, 2), "x", None), (0,) * 4 + (-1,)),
+        np.array([[7, -3, 7, 2**62, -3], [5, 5, 5, 5, 7]]),
+        torch.tensor([[7, 3, 7, 2, 3], [5, 5, 5, 5, 7]]),
+    ):
+        found = fg.score_embeddings(X, config=config, backend=backend, classes=classes)  # type: ignore[arg-type]
+        assert found.labels is not None
+        assert found.labels.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoder": "asst"}, "encoder: unknown 'asst'; did you mean 'ast'?"),
+        ({"encoder": "all-MiniLM-L6-v3"}, "encoder: unknown 'all-MiniLM-L6-v3'; did you mean 'all-MiniLM-L6-v2'?"),
+        ({"encoder": "ast+all-minilm-l6"}, "encoder: unknown 'all-minilm-l6'; did you mean 'all-MiniLM-L6-v2'?"),
+        ({"encoder": None}, "encoder: expected a name, got NoneType"),
+        ({"encoder": "ast+"}, "encoder: expected a name, or two joined as in "),
+        ({"batch_tokens": 0}, "batch_tokens: expected None or an integer of at least 1, got 0"),
+        ({"workers": -1}, "workers: expected None or an integer of at least 0, got -1"),
+        ({"device": "cpx"}, "device: 'cpx' cannot be used: "),
+        ({"device": 1.5}, "device: 1.5 cannot be used: "),
+        ({"normalize_code": "no"}, "normalize_code: expected None, True or False, got 'no'"),
+    ],
+)
+def test_settings_of_an_encoder_are_checked(settings: dict[str, Any], message: str) -> None:
+    assert refused(lambda: fg.score_samples([["x = 1", "x = 2"]], **{"encoder": "ast", **settings})).startswith(message)
