@@ -1,8 +1,8 @@
 """Ragged tasks as rows of one matrix, and the buckets, chunks and tiles in which they are scored.
 
-A number must not depend on the batch that a task comes in. So what a task is padded to is a function of its own n
-alone, and every tile that goes to a matrix product has the same shape for a given n and d: a short tile is filled up
-with repeats, because a BLAS is free to sum in another order for another shape.
+A number must not depend on the batch that a task comes in, so what a task is padded to is a function of its own n
+alone: a BLAS is free to sum in another order for another shape. How many tasks a product takes at once may vary: that
+was measured not to matter (see distance.py), and tests/test_properties.py holds it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.functional import pad
 
 from fase_gpu.distance import Tile, cosine_distances, given_distances
 
@@ -67,7 +68,8 @@ class Rows:
         """Embeddings [B, size, d] of the tasks; padding repeats a row of the same task. A view where it can be."""
         start = self.start[tasks]
         step = int(start[1] - start[0]) if tasks.size > 1 else size
-        if bool((self.n[tasks] == size).all()) and step >= size and bool((np.diff(start) == step).all()):
+        even = step >= size and bool((self.n[tasks] == size).all()) and bool((np.diff(start) == step).all())
+        if even and self.x.stride(1) == 1:
             strides = (step * self.x.stride(0), *self.x.stride())
             first = int(start[0]) * self.x.stride(0) + self.x.storage_offset()
             return self.x.as_strided((tasks.size, size, self.x.shape[1]), strides, first)
@@ -100,38 +102,33 @@ class EmbeddingSource:
         step = min(step, _MOST_TILE_TASKS) if self.device.type == "cpu" else step
         for start in range(0, tasks.size, step):
             part = tasks[start : start + step]
-            filled = np.pad(part, (0, step - part.size), mode="edge")
-            n = torch.from_numpy(self.n[filled]).to(self.device)
-            tiles = [cosine_distances(rows.tile(filled, size), n, min_distance) for rows in self.rows]
+            n = torch.from_numpy(self.n[part]).to(self.device)
+            tiles = [cosine_distances(rows.tile(part, size), n, min_distance) for rows in self.rows]
             tile = tiles[0]
             for other in tiles[1:]:
                 distance = tile.distance + other.distance
                 tile = Tile(distance, torch.maximum(tile.status, other.status))
             if len(tiles) > 1:
                 tile.distance.div_(len(tiles))
-            yield Tile(tile.distance[: part.size], tile.status[: part.size])
+            yield tile
 
 
 @dataclass(frozen=True)
 class DistanceSource:
-    """Given matrices [T, N, N] of which the first n[t] rows and columns count."""
+    """Given matrices [T, N, N] of which the first n[t] rows and columns count, or a list of [n, n]."""
 
-    matrices: torch.Tensor
+    matrices: torch.Tensor | list[torch.Tensor]
     n: Indices
-
-    @property
-    def width(self) -> int:
-        return self.matrices.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.matrices.device
+    width: int
+    device: torch.device
 
     def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
         """Tiles of the tasks, in order."""
-        index = torch.from_numpy(tasks).to(self.device)
-        have = min(size, self.width)
-        picked = self.matrices[:, :have, :have].index_select(0, index)
-        if have < size:
-            picked = torch.nn.functional.pad(picked, (0, size - have, 0, size - have))
+        if isinstance(self.matrices, list):
+            parts = [self.matrices[task] for task in tasks.tolist()]
+            picked = torch.stack([pad(part, (0, size - part.shape[0]) * 2) for part in parts])
+        else:
+            have = min(size, self.width)
+            picked = self.matrices[:, :have, :have].index_select(0, torch.from_numpy(tasks).to(self.device))
+            picked = pad(picked, (0, size - have) * 2)
         yield given_distances(picked, torch.from_numpy(self.n[tasks]).to(self.device), min_distance)

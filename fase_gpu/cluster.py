@@ -21,17 +21,15 @@ def radius(config: FaseConfig, mode: torch.Tensor, mst_mean: torch.Tensor, pdm_m
     scale = torch.tensor(config.scale_list, dtype=torch.float64, device=mode.device)[:, None]
     variant = config.variant
     if variant == "fixed_eps":
-        return scale.expand(-1, mode.shape[0]).to(torch.float32)
-    if variant.endswith("pdm_mean"):
-        base = pdm_mean
-    elif variant.endswith("mst_mean"):
-        base = mst_mean
+        eps = scale.expand(-1, mode.shape[0])
     else:
-        base = mode
-    unscaled = variant in ("pdm_mean", "mst_mean")
-    eps = scale * (base if unscaled else base * (1 - mst_mean / pdm_mean))
-    floor = scale * (1e-3 if unscaled and config.semantics == "released" else 5e-4)
-    return torch.where(eps > 0, eps, floor).to(torch.float32)
+        unscaled = variant in ("pdm_mean", "mst_mean")
+        base = pdm_mean if variant.endswith("pdm_mean") else mst_mean if variant.endswith("mst_mean") else mode
+        eps = scale * (base if unscaled else base * (1 - mst_mean / pdm_mean))
+        floor = scale * (1e-3 if unscaled and config.semantics == "released" else 5e-4)
+        eps = torch.where(eps > 0, eps, floor)
+    single = torch.finfo(torch.float32)
+    return eps.clamp(single.tiny, single.max).to(torch.float32)
 
 
 def tree_runs(weight: torch.Tensor, eps: torch.Tensor) -> torch.Tensor:
@@ -65,10 +63,9 @@ def dbscan_labels(distance: torch.Tensor, n: torch.Tensor, eps: torch.Tensor, mi
     present = sample[:, None] < n
     apart = torch.where(present.T[:, None, :], distance, torch.inf)
     apart.diagonal(dim1=1, dim2=2).zero_()
+    core = torch.full_like(apart[..., 0], torch.inf)
     if min_samples <= size:
-        core = apart.sort(2).values[..., min_samples - 1]
-    else:
-        core = torch.full_like(apart[..., 0], torch.inf)
+        core = apart.kthvalue(min_samples, 2).values
     reach = torch.maximum(apart, torch.maximum(core[:, :, None], core[:, None, :]))
     reach.clamp_max_(torch.finfo(torch.float32).max)  # an edge must have a key below NO_EDGE
     keys = EdgeKeys(size, tasks, distance.device)
@@ -101,10 +98,11 @@ def hdbscan_labels(distance: torch.Tensor, n: torch.Tensor, min_cluster_size: in
     except ImportError as error:
         raise MissingExtraError('variant "fixed_mcs"', "eval") from error
     size = distance.shape[1]
-    labels = torch.arange(size).repeat(distance.shape[0], 1)
+    sample = torch.arange(size, device="cpu")
+    labels = sample.repeat(distance.shape[0], 1)
     model = HDBSCAN(min_cluster_size=min_cluster_size, metric="precomputed", allow_single_cluster=True, copy=True)
     for task, (matrix, samples) in enumerate(zip(distance.cpu().double().numpy(), n.tolist(), strict=True)):
         if samples >= min_cluster_size:
             found = torch.from_numpy(model.fit(matrix[:samples, :samples]).labels_)
-            labels[task, :samples] = torch.where(found < 0, torch.arange(samples) + size, found)
+            labels[task, :samples] = torch.where(found < 0, sample[:samples] + size, found)
     return first_appearance(labels.T[:, None].to(distance.device), 2 * size)

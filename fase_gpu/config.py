@@ -113,8 +113,8 @@ class FaseConfig:
         _switch("misaligned_union", self.misaligned_union)
         _switch("return_labels", self.return_labels)
         object.__setattr__(self, "min_distance", _positive("min_distance", self.min_distance))
-        if self.min_distance < 1e-30:
-            raise InputError(f"min_distance: expected at least 1e-30, got {self.min_distance!r}")
+        if not 1e-30 <= self.min_distance <= 1e30:
+            raise InputError(f"min_distance: expected 1e-30 to 1e30, which float32 holds, got {self.min_distance!r}")
         if self.multiscale_range is not None:
             pair = _positives("multiscale_range", self.multiscale_range)
             if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] >= pair[1]:

@@ -73,6 +73,8 @@ def peak_mode(weight: torch.Tensor, stats: WeightStats, grid: int, peak: str) ->
     """The released code's mode, [T] float64: with several interior peaks the rightmost ("max_peak") or leftmost
     ("min_peak"), else the global maximum. A flat peak counts once, at its middle, as in scipy.signal.find_peaks."""
     density = _full_density(_unit_interval(weight, stats), stats.narrowness, grid)
+    if grid < 3:
+        return _at(_first_maximum(density), stats, grid)
     steps = density.diff(dim=0).sign()
     # Direction of the last and the next change at each grid point, seen through flat stretches.
     index = torch.arange(grid - 1, device=weight.device)[:, None]
@@ -132,7 +134,8 @@ def _coarse_to_fine(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The best grid point [T] around the best q-th one, and whether it is certainly the best of all."""
     single, narrow = centre.to(torch.float32), narrowness.to(torch.float32)
-    coarse = torch.arange(0, grid - 1 + q, q, dtype=torch.float32).clamp_max_(grid - 1)[:, None]
+    device = centre.device
+    coarse = torch.arange(0, grid - 1 + q, q, dtype=torch.float32, device=device).clamp_max_(grid - 1)[:, None]
     density = _density(coarse, single, narrow, grid)
     best = density.max(0, keepdim=True)
 
@@ -146,11 +149,11 @@ def _coarse_to_fine(
     ceiling = best.values / (1 - kappa / 4).clamp_min_(0.1) * kappa
     left, right = density[:-1], density[1:]
     excess = (ceiling - (left - right).abs()).clamp_min_(0).square_() / (4 * ceiling).clamp_min_(1e-30)
-    cell = torch.arange(ends)[:, None]
+    cell = torch.arange(ends, device=device)[:, None]
     outside = (cell < first) | (cell > first + 2)
     bound = torch.where(outside, torch.maximum(left, right) + excess, 0).amax(0)
     certain = (bound < best.values[0] * (1 - _FLOAT32_DOUBT)) & (kappa < 2)
 
-    window = (first * q + torch.arange(3 * q + 1)[:, None]).clamp_(0, grid - 1)
+    window = (first * q + torch.arange(3 * q + 1, device=device)[:, None]).clamp_(0, grid - 1)
     point = _first_maximum(_density(window.to(torch.float64), centre, narrowness, grid))
     return window.gather(0, point[None])[0], certain | (narrow == 0)

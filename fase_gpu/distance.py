@@ -8,17 +8,22 @@ import torch
 
 from fase_gpu.results import Status
 
-# A float32 sum drifts with its length and with how early it grows large, so products are summed in slices. Opposite
-# bfloat16 vectors of 4096 dimensions: off by 2.7e-6 in one sum, by 6e-7 in slices; near-duplicates by 1e-11.
+# A float32 sum drifts with its length and with how early it grows large, so squares and products are summed in slices.
+# Opposite bfloat16 vectors of 4096 dimensions: off by 2.7e-6 in one sum, by 6e-7 in slices; near-duplicates by 1e-11.
 _SLICE: Final = 128
 _MOST_SLICES: Final = 16
-_NORM_SLICE: Final = 256
-# What float32 does not do to 1e-6 is done in float64: rows whose length leaves this range, and tasks in which a single
-# coordinate makes up much of a row, so that all later products are added to a large sum and round the same way.
+# Beyond this squared distance from its task's mean, a row's products are large enough for float32 sums to be off by
+# more than 1e-6 where they all round the same way (constant or spiky rows: 5e-6 was seen). Such tasks, and rows whose
+# length leaves the range in which float32 squares keep their digits, are done in float64.
+_WIDE: Final = 0.25
 _LENGTHS: Final = (1e-15, 1e15)
-_SPIKE: Final = 0.5
+# Rows start at multiples of 64 bytes: MKL's products depend on the alignment of a matrix, which would let a task's
+# numbers depend on its place in the tile.
+_ALIGNED: Final = 64
+# From this size on a float64 product is taken task by task: MKL's depends on whether there is one matrix or several.
+_LARGE: Final = 64
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
-_SLACK: Final = 1e-4
+SLACK: Final = 1e-4
 
 
 class Tile(NamedTuple):
@@ -44,28 +49,27 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     Within 1e-6 of float64 on the same values. The rows are scaled to unit length and the task's mean is subtracted
     before the product, so that what cancels is the distance to the mean and not 1: near-duplicates keep their digits.
     Rows of norm 1 + a and 1 + b put the half squared difference off by (a + b) of itself and by (a - b)^2 / 2, so that
-    float32 norms are enough. A GPU, whose float32 products may be TF32's, does it all in float64.
+    float32 norms are enough. Where float32 products may be TF32's or bfloat16's, all is done in float64.
     """
     mask = inside(n, x.shape[1])
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.get_float32_matmul_precision() != "highest":
         distance, status = _exact_distances(x, mask)
         return Tile(_finish(distance, mask, status, min_distance), status)
     norm = _norms(x)
-    usual = (((norm > _LENGTHS[0]) & (norm < _LENGTHS[1])) | ~mask).all(1)
-    unit = torch.mul(x, torch.where(mask, 1 / norm, 0)[..., None]).to(torch.float32)
+    usual = (norm > _LENGTHS[0]) & (norm < _LENGTHS[1])
+    unit = _aligned_rows(x, torch.float32)
+    torch.mul(x, torch.where(mask, 1 / norm, 0)[..., None], out=unit[..., : x.shape[2]])
     unit -= unit.sum(1, keepdim=True) / n.clamp_min(1).to(torch.float32)[:, None, None]
     d = unit.shape[2]
-    step = max(_SLICE, -(-d // _MOST_SLICES))
+    step = max(_SLICE, _SLICE * -(-d // (_SLICE * _MOST_SLICES)))
     gram = torch.bmm(unit[..., :step], unit[..., :step].mT)
     for start in range(step, d, step):
         part = unit[..., start : start + step]
         gram.baddbmm_(part, part.mT)
     square = gram.diagonal(dim1=1, dim2=2)
+    odd = torch.nonzero((((square > _WIDE) | ~usual) & mask).any(1)).flatten()
     distance = torch.sub(square[:, :, None] + square[:, None, :], gram + gram.mT).mul_(0.5)
     status = torch.full_like(n, Status.OK, dtype=torch.int8)
-    flat = unit.flatten(1)
-    spiky = torch.maximum(flat.amax(1), -flat.amin(1)) > _SPIKE
-    odd = torch.nonzero(spiky | ~usual).flatten()
     if odd.numel():
         distance[odd], status[odd] = _exact_distances(x[odd], mask[odd])
     return Tile(_finish(distance, mask, status, min_distance), status)
@@ -78,27 +82,30 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     pairs.diagonal(dim1=1, dim2=2).fill_(False)
     distance = torch.where(pairs, distance, 0).to(torch.float32)
     finite = distance.isfinite().flatten(1).all(1)
-    skew = (distance - distance.mT).abs() > _SLACK * (1 + distance.abs())
-    wrong = (skew | (distance < -_SLACK)).flatten(1).any(1)
+    skew = (distance - distance.mT).abs() > SLACK * (1 + distance.abs())
+    wrong = (skew | (distance < -SLACK)).flatten(1).any(1)
     status = torch.where(wrong, Status.NOT_A_DISTANCE, Status.OK)
     status = torch.where(finite, status, Status.NOT_FINITE).to(torch.int8)
-    distance = torch.add(distance, distance.mT).mul_(0.5)
+    distance = 0.5 * distance + 0.5 * distance.mT  # halved first: the sum of two finite numbers may not be finite
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
 def _norms(x: torch.Tensor) -> torch.Tensor:
     """Lengths [B, N] of the rows of [B, N, d], float64 from float64 and else float32, the squares summed in slices."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    slices = x.shape[-1] // _NORM_SLICE
-    whole = slices * _NORM_SLICE
-    norm: torch.Tensor
-    if slices <= 2:
-        norm = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
-        return norm
-    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], slices, _NORM_SLICE), dim=-1, dtype=dtype)
+    whole = x.shape[-1] // _SLICE * _SLICE
     rest = torch.linalg.vector_norm(x[..., whole:], dim=-1, keepdim=True, dtype=dtype)
-    norm = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
+    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], whole // _SLICE, _SLICE), dim=-1, dtype=dtype)
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
     return norm
+
+
+def _aligned_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """An empty [B, N, d] for the rows of x, with d rounded up so that rows start aligned, and zeros behind them."""
+    d, unit = x.shape[2], _ALIGNED // dtype.itemsize
+    rows = torch.empty(*x.shape[:2], -(-d // unit) * unit, dtype=dtype, device=x.device)
+    rows[..., d:] = 0
+    return rows
 
 
 def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,10 +116,15 @@ def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor,
     status.masked_fill_(((largest == 0) & mask).any(1), Status.ZERO_VECTOR)
     status.masked_fill_((~largest.isfinite() & mask).any(1), Status.NOT_FINITE)
     # Scaled by the largest coordinate first, so that no square over- or underflows.
-    unit = torch.where(mask[..., None], wide / largest[..., None], 0)
+    unit = _aligned_rows(x, torch.float64)
+    torch.div(wide, largest[..., None], out=unit[..., : x.shape[2]])
     unit /= torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
-    unit.nan_to_num_(0.0)
-    gram = torch.bmm(unit, unit.mT)
+    unit.masked_fill_(~mask[..., None], 0).nan_to_num_(0.0)
+    if unit.shape[1] > _LARGE:
+        gram = torch.stack([rows @ rows.mT for rows in unit])
+    else:
+        pair = unit if unit.shape[0] > 1 else unit.repeat(2, 1, 1)
+        gram = torch.bmm(pair, pair.mT)[: unit.shape[0]]
     return (2 - gram - gram.mT).mul_(0.5).to(torch.float32), status
 
 

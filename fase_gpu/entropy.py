@@ -56,7 +56,8 @@ def multiscale_entropy(tree: Mst, n: torch.Tensor, low: float, high: float) -> t
     gain: torch.Tensor = torch.special.xlogy(sizes, sizes) / math.log(2)
     rise = gain[left + right] - gain[left] - gain[right]
     scale = torch.where(tree.weight.isfinite(), tree.weight, 1.0).to(torch.float64)
-    scale = (scale / low).log_().div_(math.log(high / low)).clamp_(0, 1)
+    start, span = math.log(low), math.log(high) - math.log(low)
+    scale = scale.log_().sub_(start).div_(span).clamp_(0, 1)
     return torch.where(key < NO_EDGE, rise * scale, 0.0).sum(0) / gain[n]
 
 
@@ -84,4 +85,4 @@ def _smaller_before(key: torch.Tensor) -> torch.Tensor:
 def _logs(size: int) -> torch.Tensor:
     """k log2 k in fixed point for k = 0 .. size."""
     values = [0] + [k * round(math.log2(k) * _FIXED_POINT) for k in range(1, size + 1)]
-    return torch.tensor(values, dtype=torch.int64)
+    return torch.tensor(values, dtype=torch.int64, device="cpu")

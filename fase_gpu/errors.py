@@ -30,7 +30,7 @@ class TaskStatusError(FaseError, RuntimeError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name: "; did you mean 'x'?" or the list of what there is."""
+    """A hint for a misspelt name: "did you mean 'x'?", or the list of what there is."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

@@ -9,7 +9,7 @@ import torch
 
 from fase_gpu.batching import DistanceSource, EmbeddingSource, Indices, buckets
 from fase_gpu.cluster import dbscan_labels, hdbscan_labels, labels_of_runs, radius, tree_runs
-from fase_gpu.config import NEURAL_RANGE, FaseConfig
+from fase_gpu.config import FaseConfig
 from fase_gpu.density import peak_mode, weight_mode, weight_stats
 from fase_gpu.distance import rounded
 from fase_gpu.entropy import class_entropy, multiscale_entropy
@@ -28,7 +28,9 @@ def score(
     tasks, device = source.n.size, source.device
     scales = len(config.scale_list)
     scores = {
-        name: torch.full((tasks, scales) if name in SWEPT_SCORES else (tasks,), math.nan, device=device)
+        name: torch.full(
+            (tasks, scales) if name in SWEPT_SCORES else (tasks,), math.nan, dtype=torch.float32, device=device
+        )
         for name in SCORES
     }
     scores["n_clusters"] = torch.zeros(tasks, scales, dtype=torch.int32, device=device)
@@ -63,8 +65,8 @@ def _score_chunk(
     pdm_mean /= n * n
 
     tree = minimum_spanning_trees(edges.keys(chunk.size), n)
-    low, high = config.multiscale_range or NEURAL_RANGE
-    multiscale = multiscale_entropy(tree, n, low, high)
+    assert config.multiscale_range is not None
+    multiscale = multiscale_entropy(tree, n, *config.multiscale_range)
     if edges.size > 1:
         weight = tree.weight.sort(0).values
         stats = weight_stats(weight, n - 1)
@@ -79,10 +81,11 @@ def _score_chunk(
     eps = radius(config, mode, mst_mean, pdm_mean)
     partition, labels = _partition(tree, matrices, n, eps, config, classes)
     entropy = class_entropy(partition, n)
-    if config.has_radius:
-        margin = ((tree.weight[:, None].to(torch.float64) - eps).abs() / eps).amin(0) if edges.size > 1 else eps
-    else:
-        eps = margin = torch.full_like(eps, math.nan)
+    margin = torch.full_like(eps, math.nan)
+    if not config.has_radius:
+        eps = margin
+    elif edges.size > 1:
+        margin = ((tree.weight[:, None].to(torch.float64) - eps).abs() / eps).amin(0)
 
     scored = status == Status.OK
     labelled = scored | (status == Status.SINGLE)

@@ -52,17 +52,15 @@ def distance_source(matrices: Any, n_samples: Any = None) -> DistanceSource:
                 raise InputError(f"distances[{i}]: expected [n, n], got shape {_shape(part)}")
         _check_alike(parts, "distances")
         n = np.array([part.shape[0] for part in parts], dtype=np.int64)
-        width = int(n.max(initial=0))
-        padded = torch.zeros(len(parts), width, width, dtype=_dtype(parts), device=_device(parts))
-        for task, part in zip(padded, parts, strict=True):
-            task[: part.shape[0], : part.shape[0]] = part
-        return DistanceSource(padded, n)
+        device = parts[0].device if parts else torch.device("cpu")
+        return DistanceSource(parts, n, int(n.max(initial=0)), device)
     tensor = as_tensor(matrices, "distances")
     if tensor.ndim == 2:
         tensor = tensor[None]
     if tensor.ndim != 3 or tensor.shape[1] != tensor.shape[2]:
         raise InputError(f"distances: expected [T, N, N] or [N, N], got shape {_shape(tensor)}")
-    return DistanceSource(tensor, _counts(n_samples, tensor.shape[0], tensor.shape[1]))
+    n = _counts(n_samples, tensor.shape[0], tensor.shape[1])
+    return DistanceSource(tensor, n, tensor.shape[1], tensor.device)
 
 
 def class_ids(classes: Sequence[Sequence[Hashable]], n: Indices, width: int, device: torch.device) -> torch.Tensor:
@@ -85,6 +83,8 @@ def class_ids(classes: Sequence[Sequence[Hashable]], n: Indices, width: int, dev
             raise InputError(f"classes[{task}]: expected {count} values, one a sample, got {len(values)}")
         numbers: dict[Hashable, int] = {}
         try:
+            if any(value != value for value in values):
+                raise InputError(f"classes[{task}]: a class is NaN, which is not equal to itself")
             ids[task, :count] = [numbers.setdefault(value, len(numbers)) for value in values[:count]]
         except TypeError as error:
             raise InputError(f"classes[{task}]: expected hashable values: {error}") from error
@@ -102,7 +102,7 @@ def as_tensor(x: Any, name: str) -> torch.Tensor:
     elif isinstance(x, np.ndarray):
         if x.dtype == object or x.dtype.kind not in "fiub":
             raise InputError(f"{name}: expected a float array, got dtype {x.dtype}")
-        if x.dtype.byteorder == ">" or any(stride < 0 for stride in x.strides):
+        if x.dtype.byteorder == ">" or any(s < 0 or s % x.itemsize for s in x.strides):
             x = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("="))
         with warnings.catch_warnings():
             # torch warns that it cannot keep a read-only array from being written; nothing here writes to inputs.
@@ -140,7 +140,7 @@ def _from_list(parts: Sequence[Any], name: str) -> EmbeddingSource:
             raise InputError(f"{name}[{i}]: expected d = {tensors[0].shape[1]} as in {name}[0], got {tensor.shape[1]}")
     _check_alike(tensors, name)
     n = np.array([tensor.shape[0] for tensor in tensors], dtype=np.int64)
-    packed = torch.cat(tensors) if tensors else torch.zeros(0, 1)
+    packed = torch.cat(tensors) if tensors else torch.zeros(0, 1, device="cpu")
     return EmbeddingSource((Rows(packed, np.cumsum(n) - n, n),), int(n.max(initial=0)))
 
 
@@ -149,14 +149,6 @@ def _check_alike(tensors: Sequence[torch.Tensor], name: str) -> None:
         if (tensor.dtype, tensor.device) != (tensors[0].dtype, tensors[0].device):
             expected, got = (f"{t.dtype} on {t.device}" for t in (tensors[0], tensor))
             raise InputError(f"{name}[{i}]: expected {expected} as in {name}[0], got {got}")
-
-
-def _dtype(tensors: Sequence[torch.Tensor]) -> torch.dtype:
-    return tensors[0].dtype if tensors else torch.float32
-
-
-def _device(tensors: Sequence[torch.Tensor]) -> torch.device:
-    return tensors[0].device if tensors else torch.device("cpu")
 
 
 def _check_dimension(d: int, name: str) -> None:

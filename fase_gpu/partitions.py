@@ -22,8 +22,10 @@ def first_appearance(ids: torch.Tensor, bound: int | None = None) -> torch.Tenso
 
 def intersection(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Classes are the pairs (class in a, class in b). Both [N, ...] with ids in [0, N)."""
-    size = a.shape[0]
-    return first_appearance(a * size + b, size * size) if size else a
+    pair = (a * a.shape[0] + b).sort(dim=0, stable=True)
+    new = torch.ones_like(a)
+    new[1:] = (pair.values.diff(dim=0) != 0).to(a.dtype)
+    return first_appearance(torch.empty_like(a).scatter_(0, pair.indices, new.cumsum(0) - 1))
 
 
 def union(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -34,7 +36,7 @@ def union(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         wider = _least(_least(label, b), a)
         if torch.equal(wider, label):
             return first_appearance(label)
-        label = wider
+        label = wider.gather(0, wider)  # a label is a sample, whose own label is as good: chains halve each round
 
 
 def _samples(ids: torch.Tensor) -> torch.Tensor:

@@ -149,7 +149,8 @@ def _score(
     chosen = choose_backend(backend)
     ids = None if classes is None else class_ids(classes, source.n, source.width, source.device)
     seconds: dict[str, float] = {}
-    with _timed(seconds, "score"):
+    # A caller's autocast is meant for models; here it would take products in 8 bits of mantissa.
+    with _timed(seconds, "score"), torch.autocast(source.device.type, enabled=False):
         columns = (reference if chosen == "reference" else executor).score(source, config, ids)
     if not config.swept:
         columns = {name: c[:, 0] if name in _HAS_ALPHAS else c for name, c in columns.items()}

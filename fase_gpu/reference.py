@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 
 from fase_gpu.batching import DistanceSource, EmbeddingSource
-from fase_gpu.config import NEURAL_RANGE, FaseConfig
+from fase_gpu.config import FaseConfig
+from fase_gpu.distance import SLACK
 from fase_gpu.errors import MissingExtraError
 from fase_gpu.results import SCORES, SWEPT_SCORES, Status
 
@@ -48,13 +49,14 @@ def score(
         mst_mean, pdm_mean = sum(weights) / (n - 1), float(distance.sum()) / n**2
         mode = weight_mode(weights, config)
         scores["mode"][task], scores["mst_mean"][task], scores["pdm_mean"][task] = mode, mst_mean, pdm_mean
-        scores["multiscale"][task] = multiscale(edges, n, config.multiscale_range or NEURAL_RANGE)
+        assert config.multiscale_range is not None
+        scores["multiscale"][task] = multiscale(edges, n, config.multiscale_range)
         for a, scale in enumerate(scales):
             eps = radius(config, scale, mode, mst_mean, pdm_mean)
             found = _labels(distance, eps, config, given)
             labels[task, a, :n] = found
             bits = entropy_bits(found)
-            scores["entropy"][task, a], scores["bits"][task, a] = bits / math.log2(n), bits
+            scores["entropy"][task, a], scores["bits"][task, a] = min(bits / math.log2(n), 1.0), bits
             scores["n_clusters"][task, a] = len(set(found))
             if config.has_radius:
                 scores["eps"][task, a] = eps
@@ -128,7 +130,7 @@ def _peaks(density: Sequence[float]) -> list[int]:
 
 def radius(config: FaseConfig, scale: float, mode: float, mst_mean: float, pdm_mean: float) -> float:
     """The neighbourhood radius of the configured variant (SPEC 5 and 7)."""
-    scaling = 1 - mst_mean / pdm_mean
+    scaling = 1 - mst_mean / pdm_mean if pdm_mean else 0.0
     values = {
         "fixed_eps": scale,
         "pdm_mean": scale * pdm_mean,
@@ -182,7 +184,8 @@ def multiscale(edges: Sequence[Edge], n: int, between: tuple[float, float]) -> f
     for w, i, j in edges:
         a, b = component[i], component[j]
         gain = _x_log_x(size[a] + size[b]) - _x_log_x(size[a]) - _x_log_x(size[b])
-        total += gain * min(max(math.log(w / low) / math.log(high / low), 0.0), 1.0)
+        height = (math.log(w) - math.log(low)) / (math.log(high) - math.log(low)) if w else 0.0
+        total += gain * min(max(height, 0.0), 1.0)
         component = [a if c == b else c for c in component]
         size[a] += size[b]
     return total / _x_log_x(n)
@@ -248,11 +251,11 @@ def _task_distances(source: EmbeddingSource | DistanceSource, task: int, min_dis
             x = rows.x[rows.start[task] : rows.start[task] + n].to(torch.float64).contiguous().cpu().numpy()
             found.append(cosine_distances(x, min_distance))
         return np.mean([distance for distance, _ in found], axis=0), max(status for _, status in found)
-    given = source.matrices[task, :n, :n].to(torch.float64).cpu().numpy().copy()
+    given = source.matrices[task][:n, :n].to(torch.float64).cpu().numpy().copy()
     np.fill_diagonal(given, 0.0)
     if not np.isfinite(given).all():
         return np.zeros_like(given), Status.NOT_FINITE
-    if (given < -1e-4).any() or (np.abs(given - given.T) > 1e-4 * (1 + np.abs(given))).any():
+    if (given < -SLACK).any() or (np.abs(given - given.T) > SLACK * (1 + np.abs(given))).any():
         return np.zeros_like(given), Status.NOT_A_DISTANCE
     distance = np.maximum((given + given.T) / 2, min_distance)
     np.fill_diagonal(distance, 0.0)

@@ -7,6 +7,7 @@ import importlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 
 from fase_gpu.config import FaseConfig
@@ -131,18 +132,26 @@ class FaseResult:
         """A row per task; [T, A] fields and labels are list columns."""
         import pyarrow as pa
 
-        columns = self.to_dict()
-        swept = self.entropy.ndim == 2
-        value = pa.from_numpy_dtype(str(self.entropy.dtype).removeprefix("torch."))
-        types = {"n_samples": pa.int64(), "n_clusters": pa.int32(), "status": pa.string(), "labels": pa.int32()}
+        def lists(flat: pyarrow.Array, sizes: torch.Tensor) -> pyarrow.Array:
+            ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)
+            return pa.ListArray.from_arrays(pa.array(ends.numpy()), flat)
+
         arrays = {}
-        for name, values in columns.items():
-            kind = types.get(name, value)
-            if name == "labels":
-                kind = pa.list_(pa.list_(kind) if swept else kind)
-            elif swept and name in (*SWEPT_SCORES, "n_clusters"):
-                kind = pa.list_(kind)
-            arrays[name] = pa.array(values, type=kind)
+        n = self.n_samples.cpu()
+        for name in (*SCORES, "n_samples", "n_clusters"):
+            values = getattr(self, name).cpu()
+            flat = pa.array(values.flatten().numpy())
+            arrays[name] = flat if values.ndim == 1 else lists(flat, torch.full_like(n, values.shape[1]))
+        names = np.array([status.name for status in Status])
+        arrays["status"] = pa.array(names[self.status.cpu().numpy()], pa.string())
+        if self.labels is not None:
+            labels = self.labels.cpu()
+            swept = labels.shape[1] if labels.ndim == 3 else 1
+            rows = labels.reshape(len(self) * swept, labels.shape[-1])
+            sizes = n.repeat_interleave(swept)
+            present = torch.arange(rows.shape[1], device="cpu") < sizes[:, None]
+            column = lists(pa.array(rows[present].numpy()), sizes)
+            arrays["labels"] = column if labels.ndim == 2 else lists(column, torch.full_like(n, swept))
         return pa.table(arrays)
 
     def to_pandas(self) -> pandas.DataFrame:

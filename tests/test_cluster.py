@@ -110,9 +110,7 @@ def test_radius_is_the_formula_and_labels_are_those_of_the_reported_radius(
 ) -> None:
     matrix = distances(kind, 10)
     alphas = (0.1, 1.0, 1.6, 3.0)
-    config = fg.FaseConfig(alpha=alphas) if variant != "fixed_eps" else fg.FaseConfig(variant=variant, eps=alphas)
-    if variant != "fixed_eps":
-        config = fg.FaseConfig(alpha=alphas, variant=variant)
+    config = fg.FaseConfig(variant=variant, **{"eps" if variant == "fixed_eps" else "alpha": alphas})
     result = fg.score_distances(matrix, config=config, backend=backend)
     assert result.labels is not None
     mean, all_mean, mode = (float(v[0]) for v in (result.mst_mean, result.pdm_mean, result.mode))
@@ -140,3 +138,15 @@ def test_released_semantics_has_its_own_floors() -> None:
         config = fg.FaseConfig(alpha=2.0, variant=variant, semantics="released")
         eps = float(fg.score_distances(same, config=config).eps[0])
         assert eps == pytest.approx(2 * floor if floor else 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("min_samples", [2, 5])
+def test_radii_beyond_float32_are_the_nearest_float32_has(min_samples: int) -> None:
+    matrix = np.full((3, 3), 0.5, dtype=np.float32)
+    config = fg.FaseConfig(variant="fixed_eps", eps=(1e-45, 1e39), min_samples=min_samples)
+    result = fg.score_distances(matrix, config=config)
+    limits = np.finfo(np.float32)
+    assert result.eps[0].tolist() == [limits.tiny, limits.max]
+    assert result.margin.isfinite().all()
+    assert result.labels is not None
+    assert result.labels[0].tolist() == [[0, 1, 2], [0, 0, 0] if min_samples == 2 else [0, 1, 2]]

@@ -131,8 +131,9 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
     assert refusal(alpha=10**400).startswith("alpha: expected a finite number above 0, got 1000")
 
 
-def test_a_minimum_that_float32_squares_to_zero_is_refused() -> None:
-    assert refusal(min_distance=1e-31) == "min_distance: expected at least 1e-30, got 1e-31"
+def test_a_minimum_that_float32_does_not_hold_is_refused() -> None:
+    for value in (1e-31, 1e31):
+        assert refusal(min_distance=value) == f"min_distance: expected 1e-30 to 1e30, which float32 holds, got {value}"
     assert FaseConfig(min_distance=1e-30).min_distance == 1e-30
 
 

@@ -13,6 +13,9 @@ from scipy.spatial.distance import cdist
 from fase_gpu.distance import cosine_distances, given_distances
 from fase_gpu.results import Status
 
+KINDS_OF_SPREAD = (
+    "near", "mixed", "unrelated", "opposite", "lengths", "spike", "ones", "head", "two spikes", "shifted ones",
+)  # fmt: skip
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -21,26 +24,34 @@ def spread_out(kind: str, d: int, dtype: torch.dtype) -> torch.Tensor:
     g = torch.Generator().manual_seed(d)
     base = torch.randn(8, 1, d, generator=g)
     noise = torch.randn(8, 10, d, generator=g)
+    lengths = torch.exp(2 * torch.randn(8, 10, 1, generator=g))
+    signs = torch.where(torch.rand(8, 10, 1, generator=g) < 0.5, 1.0, -1.0)
+    head = torch.ones(1, d)
+    head[:, : d // 100 + 1] = 0.45 * d**0.5
     x = {
         "near": base + 1e-3 * noise,
         "mixed": base + 0.3 * noise,
         "unrelated": noise,
-        "opposite": 0.3 * noise + torch.where(torch.rand(8, 10, 1, generator=g) < 0.5, 1.0, -1.0) * base,
-        "lengths": (base + 0.1 * noise) * torch.exp(2 * torch.randn(8, 10, 1, generator=g)),
+        "opposite": 0.3 * noise + signs * base,
+        "lengths": (base + 0.1 * noise) * lengths,
         "spike": base + 0.3 * noise + 50 * torch.eye(1, d),
+        # Constant coordinates, on which every rounding goes the same way.
+        "ones": signs * lengths * torch.ones(1, d),
+        "head": signs * lengths * head,
+        "two spikes": 0.1 * noise.abs() + 100 * torch.eye(2, d)[(signs > 0).long().squeeze(-1)],
+        "shifted ones": lengths * (1 + 0.4 * (signs > 0) * torch.eye(1, d) * d**0.5),
     }[kind]
     return x.to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("d", [1, 7, 384, 768, 1024, 4096])
-@pytest.mark.parametrize("kind", ["near", "mixed", "unrelated", "opposite", "lengths", "spike"])
+@pytest.mark.parametrize("kind", KINDS_OF_SPREAD)
 def test_error_is_below_1e_6_at_every_dimension_and_dtype(kind: str, d: int, dtype: torch.dtype) -> None:
     x = spread_out(kind, d, dtype)
     unit = x.double() / x.double().norm(dim=-1, keepdim=True)
     exact = (unit[:, :, None] - unit[:, None]).square().sum(-1) / 2
     tile = cosine_distances(x, torch.full((8,), 10), 1e-30)
-    # For two rows of opposite sign in one dimension the distance is exactly 2.
     assert (tile.distance.double() - exact).abs().max() <= 1e-6
     if kind == "near" and d > 7 and dtype in (torch.float32, torch.float64):
         assert (tile.distance.double() - exact).abs().max() <= 1e-9
@@ -102,6 +113,25 @@ def test_which_row_fills_padding_does_not_matter() -> None:
     assert other.status.tolist() == [Status.OK, Status.OK]
     assert not other.distance[:, 4:].any()
     assert torch.equal(clean.distance[:, :4, :4], other.distance[:, :4, :4])
+
+
+def test_the_largest_finite_distance_is_a_distance() -> None:
+    matrices = torch.full((4, 3, 3), 0.5)
+    matrices[2] = 3e38
+    tile = given_distances(matrices, torch.full((4,), 3), 1e-6)
+    assert tile.status.tolist() == [Status.OK] * 4
+    assert tile.distance[2, 0, 1] == np.float32(3e38)
+
+
+def test_low_precision_products_are_not_used() -> None:
+    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(3))
+    plain = cosine_distances(x, torch.tensor([5, 5]), 1e-6).distance
+    torch.set_float32_matmul_precision("medium")
+    try:
+        other = cosine_distances(x, torch.tensor([5, 5]), 1e-6).distance
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    torch.testing.assert_close(other, plain, atol=1e-6, rtol=0)
 
 
 def test_given_matrices_are_checked_task_by_task() -> None:

@@ -65,12 +65,29 @@ def test_multiscale_is_what_a_sweep_of_fixed_radii_integrates_to() -> None:
     assert float(result.multiscale[0]) == pytest.approx(integral, abs=1.0 / 4000)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["random", "clustered"])
 def test_multiscale_is_continuous_where_labels_flip(kind: str) -> None:
     matrix = distances(kind, 10)
-    nudged = matrix * np.float32(1 + 1e-6)
-    a, b = (float(fg.score_distances(m).multiscale[0]) for m in (matrix, nudged))
-    assert a == pytest.approx(b, abs=1e-5)
+    weights = sorted(w for w, _, _ in kruskal(matrix.astype(np.float64)))
+    config = fg.FaseConfig(variant="fixed_eps", eps=weights[4])
+    below, above = matrix.copy(), matrix.copy()
+    below[matrix == np.float32(weights[4])] *= np.float32(1 - 1e-6)
+    above[matrix == np.float32(weights[4])] *= np.float32(1 + 1e-6)
+    a, b = (fg.score_distances(m, config=config) for m in (below, above))
+    assert a.n_clusters + 1 == b.n_clusters
+    assert abs(float(a.entropy - b.entropy)) > 0.05
+    assert float(a.multiscale) == pytest.approx(float(b.multiscale), abs=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("between", [(1e-300, 1e300), (5e-324, 1.0), (1e-3, 1e308)])
+def test_multiscale_of_an_extreme_range(between: tuple[float, float], backend: str) -> None:
+    matrix = distances("clustered", 10)
+    found = fg.score_distances(matrix, config=fg.FaseConfig(multiscale_range=between), backend=backend).multiscale
+    weights = [w for w, _, _ in kruskal(matrix.astype(np.float64))]
+    low, high = map(math.log, between)
+    heights = sorted((math.log(w) - low) / (high - low) for w in weights)
+    assert max(heights[0], 0) - 1e-6 <= float(found) <= min(heights[-1], 1) + 1e-6
 
 
 @pytest.mark.parametrize("n", SIZES)
