@@ -58,25 +58,34 @@ def buckets(n: Indices, alphas: int, device: torch.device) -> Iterator[tuple[int
 
 @dataclass(frozen=True)
 class Rows:
-    """Embeddings of T tasks: task t is the rows start[t] .. start[t] + n[t] of x [S, d]."""
+    """Embeddings of T tasks: task t is the rows start[t] .. start[t] + n[t] of x [S, d].
+
+    With an index [S], row i is x[index[i]]: samples that are the same text share a row.
+    """
 
     x: torch.Tensor
     start: Indices
     n: Indices
+    index: Indices | None = None
 
     def tile(self, tasks: Indices, size: int) -> torch.Tensor:
         """Embeddings [B, size, d] of the tasks; padding repeats a row of the same task. A view where it can be."""
         start = self.start[tasks]
         step = int(start[1] - start[0]) if tasks.size > 1 else size
         even = step >= size and bool((self.n[tasks] == size).all()) and bool((np.diff(start) == step).all())
-        if even and self.x.stride(1) == 1:
+        if even and self.x.stride(1) == 1 and self.index is None:
             strides = (step * self.x.stride(0), *self.x.stride())
             first = int(start[0]) * self.x.stride(0) + self.x.storage_offset()
             return self.x.as_strided((tasks.size, size, self.x.shape[1]), strides, first)
         last = start + self.n[tasks] - 1
-        rows = np.minimum(start[:, None] + np.arange(size), last[:, None])
-        index = torch.from_numpy(rows.reshape(-1)).to(self.x.device)
-        return self.x.index_select(0, index).view(tasks.size, size, self.x.shape[1])
+        rows = np.minimum(start[:, None] + np.arange(size), last[:, None]).reshape(-1)
+        picked = torch.from_numpy(rows if self.index is None else self.index[rows]).to(self.x.device)
+        return self.x.index_select(0, picked).view(tasks.size, size, self.x.shape[1])
+
+    def task(self, task: int) -> torch.Tensor:
+        """Embeddings [n, d] of one task."""
+        rows = slice(self.start[task], self.start[task] + self.n[task])
+        return self.x[rows] if self.index is None else self.x[torch.from_numpy(self.index[rows]).to(self.x.device)]
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from fase_gpu import __version__
+from fase_gpu.backends import BACKENDS
 from fase_gpu.config import CLASS_VARIANTS, PEAKS, SEMANTICS, VARIANTS, FaseConfig
 from fase_gpu.errors import FaseError, InputError
 
@@ -57,7 +58,7 @@ def score(
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--encoder", "-e", help="all-MiniLM-L6-v2 (the default), ast, another name or a folder."),
+        typer.Option("--encoder", "-e", help="all-MiniLM-L6-v2 (the default), ast, ast+NAME, owner/model, a folder."),
     ] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="INPUT has embeddings, not samples.")] = False,
     alpha: Annotated[
@@ -69,7 +70,8 @@ def score(
     eps: Annotated[str | None, typer.Option(help="Radius, or several, of variant fixed_eps.")] = None,
     min_cluster_size: Annotated[int, typer.Option(help="Of variant fixed_mcs.")] = FaseConfig.min_cluster_size,
     multiscale_range: Annotated[
-        str | None, typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default the encoder's.")
+        str | None,
+        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-3,1."),
     ] = None,
     peak: Annotated[str, typer.Option(help=f"One of {', '.join(PEAKS)}, with --semantics released.")] = FaseConfig.peak,
     grid: Annotated[int, typer.Option(help="Points on which the mode is searched.")] = FaseConfig.grid,
@@ -81,8 +83,8 @@ def score(
     ] = None,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens in a batch of the encoder.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    backend: Annotated[str, typer.Option(help="Which implementation scores.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes of the ast encoder.")] = None,
+    backend: Annotated[str, typer.Option(help=f"One of {', '.join(BACKENDS)}.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Processes that parse code.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail when a task has no score.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")] = False,
     top: Annotated[int, typer.Option(min=0, help="Tasks to list as least and as most certain.")] = 5,
@@ -114,6 +116,8 @@ def score(
         raise InputError(f"{', '.join(given)}: no effect on embeddings, which are there already")
     if embeddings and variant in CLASS_VARIANTS:
         raise InputError(f"variant: {variant!r} compares texts, which embeddings do not have")
+    if quiet and output is None:
+        raise InputError("quiet: without --output the scores would go nowhere")
     if output is not None:
         check_output(output, overwrite)
         if output.exists() and path.exists() and output.samefile(path):
@@ -148,7 +152,8 @@ def score(
             write_scores(output, result, task_ids, facts, overwrite)
     if not quiet:
         # Flushed here, where a full disk or a closed pipe is still told as such.
-        print(_report(path.name, result, task_ids, seconds, facts.get("replaced_bytes", 0), top), flush=True)
+        files = {"input": path.name} | ({} if output is None else {"output": str(output)})
+        print(_report(files, result, task_ids, seconds, facts.get("replaced_bytes", 0), top), flush=True)
 
 
 def _numbers(name: str, text: str) -> Any:
@@ -179,7 +184,7 @@ def _stage(name: str, doing: str, seconds: dict[str, float], quiet: bool) -> Ite
 
 
 def _report(
-    source: str,
+    files: Mapping[str, str],
     result: FaseResult,
     task_ids: Sequence[str],
     seconds: Mapping[str, float],
@@ -187,13 +192,13 @@ def _report(
     top: int,
 ) -> str:
     """What the command prints: settings, counts, times, and the least and most certain tasks."""
-    blocks = [_settings(source, result), _counts(result, replaced_bytes), _times(result, seconds)]
+    blocks = [_settings(files, result), _counts(result, replaced_bytes), _times(result, seconds)]
     if top:
         blocks.append(_extremes(result, task_ids, top))
     return "\n\n".join(block for block in blocks if block)
 
 
-def _settings(source: str, result: FaseResult) -> str:
+def _settings(files: Mapping[str, str], result: FaseResult) -> str:
     config, info = result.config, result.info
     variant = config.variant
     if variant == "fixed_mcs":
@@ -202,8 +207,9 @@ def _settings(source: str, result: FaseResult) -> str:
         name = "eps" if variant == "fixed_eps" else "alpha"
         variant += f", {name} {', '.join(f'{value:g}' for value in config.scale_list)}"
     semantics = config.semantics if config.semantics != "paper" else None
-    rows = [("input", source), ("encoder", info.encoder), ("variant", variant), ("semantics", semantics)]
-    return _table("<<", [[name, value] for name, value in (*rows, ("backend", info.backend)) if value is not None])
+    rows = [*files.items(), ("encoder", info.encoder), ("variant", variant), ("semantics", semantics)]
+    rows += [("backend", info.backend), ("ranked by", "multiscale" if config.swept else None)]
+    return _table("<<", [[name, value] for name, value in rows if value is not None])
 
 
 def _counts(result: FaseResult, replaced_bytes: int) -> str:
@@ -215,12 +221,19 @@ def _counts(result: FaseResult, replaced_bytes: int) -> str:
         count = getattr(info, name)
         if count is not None:
             rows.append([name.replace("_", " "), f"{count:,}", f"{count / info.samples:.1%}" if count else ""])
+    if info.unparsable_samples and info.unparsable_samples > info.samples / 2:
+        rows[-1][2] += "  continuations? give completion and prompt"
     if replaced_bytes:
         rows.append(["replaced bytes", f"{replaced_bytes:,}", "not UTF-8"])
     without = Counter(Status(status).name for status in result.status.tolist() if status != Status.OK)
     if without:
         reasons = ", ".join(f"{name} {count:,}" for name, count in without.items())
         rows.append(["tasks without a score", f"{without.total():,}", reasons])
+    if result.config.has_radius and not result.config.swept:
+        # Every distance is at least min_distance, so that such a radius joins nothing, identical samples neither.
+        nothing_joins = int((result.eps < result.config.min_distance).sum())
+        if nothing_joins:
+            rows.append(["identical samples split", f"{nothing_joins:,}", "tasks whose radius is below min_distance"])
     return _table("<><", rows)
 
 
@@ -267,7 +280,7 @@ def _table(alignment: str, rows: list[list[str]]) -> str:
     """Rows as aligned lines that fit the terminal: the first column gives way, then the ends of lines."""
     rows = [[_printable(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    room = shutil.get_terminal_size().columns
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
     if widths:
         widths[0] = min(widths[0], max(room - sum(widths[1:]) - 2 * len(widths[1:]), len("least certain")))
     lines = []

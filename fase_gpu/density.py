@@ -148,11 +148,11 @@ def _coarse_to_fine(
     kappa = (narrow * (q / (grid - 1))).square_().mul_(0.5)
     ceiling = best.values / (1 - kappa / 4).clamp_min_(0.1) * kappa
     left, right = density[:-1], density[1:]
-    excess = (ceiling - (left - right).abs()).clamp_min_(0).square_() / (4 * ceiling).clamp_min_(1e-30)
+    bound = torch.sub(left, right).abs_().neg_().add_(ceiling).clamp_min_(0).square_()
+    bound.mul_(0.25 / ceiling.clamp_min(1e-30)).add_(torch.maximum(left, right))
     cell = torch.arange(ends, device=device)[:, None]
-    outside = (cell < first) | (cell > first + 2)
-    bound = torch.where(outside, torch.maximum(left, right) + excess, 0).amax(0)
-    certain = (bound < best.values[0] * (1 - _FLOAT32_DOUBT)) & (kappa < 2)
+    bound.masked_fill_((cell >= first) & (cell <= first + 2), 0)
+    certain = (bound.amax(0) < best.values[0] * (1 - _FLOAT32_DOUBT)) & (kappa < 2)
 
     window = (first * q + torch.arange(3 * q + 1, device=device)[:, None]).clamp_(0, grid - 1)
     point = _first_maximum(_density(window.to(torch.float64), centre, narrowness, grid))

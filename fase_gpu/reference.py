@@ -248,7 +248,7 @@ def _task_distances(source: EmbeddingSource | DistanceSource, task: int, min_dis
     if isinstance(source, EmbeddingSource):
         found = []
         for rows in source.rows:
-            x = rows.x[rows.start[task] : rows.start[task] + n].to(torch.float64).contiguous().cpu().numpy()
+            x = rows.task(task).to(torch.float64).contiguous().cpu().numpy()
             found.append(cosine_distances(x, min_distance))
         return np.mean([distance for distance, _ in found], axis=0), max(status for _, status in found)
     given = source.matrices[task][:n, :n].to(torch.float64).cpu().numpy().copy()

@@ -83,8 +83,7 @@ def encode(texts: Texts, encoders: Sequence[Encoder], normalize: bool) -> Encode
     unparsable = np.zeros(len(texts.distinct), dtype=bool)
     for encoder in encoders:
         encoding = encoder.encode(texts.distinct)
-        index = torch.from_numpy(texts.index).to(encoding.vectors.device)
-        rows.append(Rows(encoding.vectors.index_select(0, index), start, texts.n))
+        rows.append(Rows(encoding.vectors, start, texts.n, texts.index))
         truncated |= np.array(encoding.truncated, dtype=bool)
         unparsable |= np.array(encoding.unparsable, dtype=bool)
     trees = [encoder.name == SYNTAX_TREE for encoder in encoders]

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def test_samples_in_scores_and_a_table_out(tmp_path: Path, samples: Path, run: R
     assert (facts["input"], facts["run"]["encoder"], facts["replaced_bytes"]) == (str(samples), "ast", 0)
 
     rows = rows_of(out)
-    assert rows[:3] == [["input", "samples.jsonl"], ["encoder", "ast"], ["variant", "scaled_mst_mode,", "alpha", "1.6"]]
+    assert rows[:2] == [["input", "samples.jsonl"], ["output", str(tmp_path / "scores.parquet")]]
+    assert rows[2:4] == [["encoder", "ast"], ["variant", "scaled_mst_mode,", "alpha", "1.6"]]
     assert ["tasks", "5"] in rows
     assert ["samples", "11"] in rows
     assert ["distinct", "texts", "5", "45.5%"] in rows
@@ -103,7 +105,27 @@ def test_without_output_nothing_is_written(tmp_path: Path, samples: Path, run: R
     assert (status, os.listdir(tmp_path)) == (0, before)
     assert "write" not in out
     assert "certain" not in out
-    assert run("score", samples, "-e", "ast", "--quiet") == (0, "", "")
+    status, out, err = run("score", samples, "-e", "ast", "--quiet")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "quiet: without --output" in err
+
+
+def test_a_radius_that_joins_nothing_is_reported(tmp_path: Path, run: Run) -> None:
+    task = {"task_id": "nine of ten", "samples": ["x = 1"] * 9 + ["def f(): return 2"]}
+    (tmp_path / "same.jsonl").write_text(json.dumps(task))
+    _, out, _ = run("score", tmp_path / "same.jsonl", "-e", "ast")
+    assert "identical samples split  1  tasks whose radius is below min_distance" in re.sub(" {2,}", "  ", out)
+
+
+def test_continuations_without_their_prompt_are_pointed_out(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "cut.jsonl").write_text(json.dumps({"task_id": "a", "samples": ["    return 1", "    return 2"]}))
+    _, out, _ = run("score", tmp_path / "cut.jsonl", "-e", "ast")
+    assert "continuations? give completion and prompt" in out
+
+
+def test_several_alphas_are_ranked_by_multiscale_and_say_so(samples: Path, run: Run) -> None:
+    _, out, _ = run("score", samples, "-e", "ast", "--alpha", "1,2")
+    assert ["ranked", "by", "multiscale"] in rows_of(out)
 
 
 def test_several_alphas_rank_by_multiscale(tmp_path: Path, samples: Path, run: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -125,3 +127,28 @@ def test_no_tasks_at_all() -> None:
     result = fg.score_samples([], encoder="ast")
     assert len(result) == 0
     assert result.to_arrow().num_rows == 0
+
+
+def test_threads_may_load_a_neural_encoder_at_the_same_time() -> None:
+    """In a process of its own: transformers fills its module on first use."""
+    script = """
+import sys, threading
+import fase_gpu as fg
+samples = [["x = 1", "x = 2", "y = 1"]]
+found = []
+threads = [threading.Thread(target=lambda: found.append(fg.score_samples(samples).multiscale.item())) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+sys.exit(len(found) != 4 or len(set(found)) != 1)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("backend", ["torch", "reference"])
+def test_a_radius_below_the_minimum_distance_splits_identical_samples(backend: str) -> None:
+    """What the formula of the paper gives where nearly all samples are identical: the mode is the minimum distance."""
+    result = fg.score_samples([[ADD] * 9 + [LOOP]], encoder="ast", backend=backend)
+    assert float(result.eps[0]) < result.config.min_distance
+    assert result.n_clusters.tolist() == [10]
+    assert float(result.multiscale[0]) < 0.15

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["Encoder", "Encoding", "load_encoder", "normalize_code"]
+
+
+# transformers replaces its own module while it is imported, which a second thread must not do at the same time.
+_loading = threading.Lock()
 
 
 class Encoding(NamedTuple):
@@ -71,7 +76,8 @@ def load_encoder(
     where = neural.torch_device(device)
     if name == "ast":
         return syntax_tree.SyntaxTreeEncoder(where, workers)
-    return neural.load(name, where, batch_tokens, normalize, workers)
+    with _loading:
+        return neural.load(name, where, batch_tokens, normalize, workers)
 
 
 def normalize_code(text: str) -> str:

@@ -149,7 +149,8 @@ def load(
     """The model by preset name, folder or hub id; see `fase_gpu.encode.load_encoder`."""
     preset = PRESETS.get(name) or next((p for p in PRESETS.values() if p.hub == name), None)
     if preset is None and "/" not in name and not Path(name).is_dir():
-        raise InputError(f"encoder: unknown {name!r}; {nearest(name, ['ast', *PRESETS])}")
+        hint = nearest(name, ["ast", *PRESETS])
+        raise InputError(f"encoder: unknown {name!r}; {hint}, or a hub name owner/model, or a folder")
     try:
         import transformers
     except ImportError as error:
@@ -190,8 +191,7 @@ def torch_device(device: str | torch.device | None) -> torch.device:
         found = torch.device(device)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"device: {device!r} cannot be used: {reason}") from error
+        raise InputError(f"device: expected cpu, cuda or cuda:N that is there, got {device!r}") from error
     return found
 
 

@@ -44,7 +44,9 @@ class SyntaxTreeEncoder:
         dense = np.empty((len(unique), DIMENSIONS), np.float32)
         for start in range(0, len(unique), _BLOCK):
             dense[start : start + _BLOCK] = _unit_vectors(read[start : start + _BLOCK])
-        vectors = torch.from_numpy(dense).to(self._device)[torch.tensor(index, dtype=torch.int64, device=self._device)]
+        vectors = torch.from_numpy(dense).to(self._device)
+        if len(unique) < len(index):
+            vectors = vectors[torch.tensor(index, dtype=torch.int64, device=self._device)]
         return Encoding(vectors, [False] * len(index), [read[i][2] for i in index])
 
 
