@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM := false
 # Waiting threads sleep, which keeps the tests quick on a busy machine.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types wheel check format clean
+.PHONY: demo test lint types check format clean
 
 demo: $(READY)
 	@mkdir -p .demo

@@ -1,8 +1,8 @@
 """Ragged tasks as rows of one matrix, and the buckets, chunks and tiles in which they are scored.
 
 A number must not depend on the batch that a task comes in, so what a task is padded to is a function of its own n
-alone: a BLAS is free to sum in another order for another shape. How many tasks a product takes at once may vary: that
-was measured not to matter (see distance.py), and tests/test_properties.py holds it.
+alone: a BLAS is free to sum in another order for another shape. How many tasks a float32 product takes at once may
+vary, which was measured not to matter; distance.py sees to float64's, where it does. tests/test_properties.py holds it.
 """
 
 from __future__ import annotations

@@ -144,13 +144,12 @@ def score(
             torch.set_num_threads(1)
 
         x = _on_device(vectors.x, device) if embeddings else None
-    scoring: dict[str, float] = {}
-    with _stage("score", f"scoring {path.name}", scoring, quiet):
+    with _stage("score", f"scoring {path.name}", {}, quiet):
         if embeddings:
             result = score_embeddings(x, vectors.n_samples, vectors.offsets, config, backend)
         else:
             result = score_samples(texts.samples, config=config, device=device, backend=backend, **given)
-    for stage, took in (result.info.seconds or scoring).items():
+    for stage, took in result.info.seconds.items():
         seconds[stage] = seconds.get(stage, 0.0) + took
     if strict:
         result.raise_for_status(task_ids)
@@ -158,7 +157,7 @@ def score(
         with _stage("write", f"writing {output.name}", seconds, quiet):
             write_scores(output, result, task_ids, facts, overwrite)
     if not quiet:
-        # Flushed here, where a full disk or a closed pipe is still told as such.
+        # Flushed here, where a full disk is still told as such.
         files = {"input": path.name} | ({} if output is None else {"output": str(output)})
         print(_report(files, result, task_ids, seconds, facts.get("replaced_bytes", 0), top), flush=True)
 
@@ -315,13 +314,16 @@ def _reason(error: Exception) -> str:
         return error.format_message()
     if isinstance(error, OSError) and not isinstance(error, FaseError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error)
+    return f"not enough memory: {error}" if type(error) in (MemoryError, RuntimeError) else str(error)
 
 
 def _run(arguments: list[str]) -> int:
     try:
         status = app(arguments or ["--help"], prog_name="fase-gpu", standalone_mode=False)
-    except (FaseError, OSError, typer.TyperException) as error:
+    except (FaseError, OSError, MemoryError, RuntimeError, typer.TyperException) as error:
+        # torch says in a plain RuntimeError that there is not enough memory.
+        if type(error) is RuntimeError and "allocate" not in str(error):
+            raise
         if "--debug" in arguments:
             traceback.print_exc()
         print(f"fase-gpu: error: {_printable(_reason(error))}", file=sys.stderr)
@@ -330,7 +332,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit: 0 when done, 2 after an error on stderr, 130 when interrupted."""
+    """Run the command and exit: 0 when done, 2 after an error on stderr, 130 when interrupted, 1 when stdout closes."""
     # Read when torch is imported. Threads that spin while they wait for one without a core make every operation of a
     # busy machine take a scheduler's time slice: 20 to 50 times slower beside four busy processes on two cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

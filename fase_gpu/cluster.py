@@ -81,7 +81,7 @@ def dbscan_labels(distance: torch.Tensor, n: torch.Tensor, eps: torch.Tensor, mi
     joined = name.clone()
     for j in range(size):
         near = apart[:, :, j].T[:, None] <= eps
-        torch.where(near & (name[j] < joined) & ~is_core, name[j], joined, out=joined)
+        torch.where(near & (name[j] < joined) & ~is_core & present[:, None], name[j], joined, out=joined)
     noise = joined == size
     return first_appearance(torch.where(noise, sample[:, None, None] + size, joined), 2 * size)
 

@@ -81,7 +81,7 @@ class FaseConfig:
     min_samples        DBSCAN's, a point counts itself
     grid               points of the density grid on which the mode is searched
     min_distance       what off-diagonal distances are raised to
-    multiscale_range   (lo, hi) of the multiscale entropy; None is (1e-3, 0.5), and (1e-3, 1.0) for the "ast" encoder
+    multiscale_range   (lo, hi) of the multiscale entropy; None is (1e-3, 0.5), (1e-3, 1.0) for "ast" and "ast+NAME"
     eps                radius (or a sequence) of variant "fixed_eps"
     min_cluster_size   of variant "fixed_mcs" (HDBSCAN)
     peak               which density peak "released" takes where there are several

@@ -20,7 +20,7 @@ _LENGTHS: Final = (1e-15, 1e15)
 # Rows start at multiples of 64 bytes: MKL's products depend on the alignment of a matrix, which would let a task's
 # numbers depend on its place in the tile.
 _ALIGNED: Final = 64
-# From this size on a float64 product is taken task by task: MKL's depends on whether there is one matrix or several.
+# Beyond this size a float64 product is taken task by task: MKL's depends on whether there is one matrix or several.
 _LARGE: Final = 64
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
 SLACK: Final = 1e-4
@@ -52,7 +52,7 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     float32 norms are enough. Where float32 products may be TF32's or bfloat16's, all is done in float64.
     """
     mask = inside(n, x.shape[1])
-    if x.device.type != "cpu" or torch.get_float32_matmul_precision() != "highest":
+    if x.device.type != "cpu" or not _float32_products_are_exact():
         distance, status = _exact_distances(x, mask)
         return Tile(_finish(distance, mask, status, min_distance), status)
     norm = _norms(x)
@@ -88,6 +88,14 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     status = torch.where(finite, status, Status.NOT_FINITE).to(torch.int8)
     distance = 0.5 * distance + 0.5 * distance.mT  # halved first: the sum of two finite numbers may not be finite
     return Tile(_finish(distance, mask, status, min_distance), status)
+
+
+def _float32_products_are_exact() -> bool:
+    """Whether the process lets no matrix product on a CPU round its float32 operands first."""
+    try:
+        return torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was set through torch.backends' fp32_precision, where this getter has no answer
+        return False
 
 
 def _norms(x: torch.Tensor) -> torch.Tensor:

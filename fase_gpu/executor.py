@@ -119,7 +119,7 @@ def _distances(
         edges.fill(done, distance)
         done += distance.shape[0]
         statuses.append(tile.status)
-        totals.append(distance.flatten(1).sum(1, dtype=torch.float64))
+        totals.append(distance.sum(2, dtype=torch.float64).sum(1))
         if keep:
             matrices.append(distance)
     single = torch.from_numpy(source.n[chunk] == 1).to(source.device) * int(Status.SINGLE)

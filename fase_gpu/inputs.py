@@ -16,8 +16,9 @@ from fase_gpu.errors import InputError
 FLOAT_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
-def embedding_source(x: Any, n_samples: Any = None, offsets: Any = None, name: str = "embeddings") -> EmbeddingSource:
+def embedding_source(x: Any, n_samples: Any = None, offsets: Any = None) -> EmbeddingSource:
     """Embeddings in any of the forms that score_embeddings takes. Raises InputError naming what is wrong."""
+    name = "embeddings"
     if isinstance(x, (list, tuple)):
         if n_samples is not None or offsets is not None:
             raise InputError(f"{name}: a list of [n, d] says its own sizes; drop n_samples and offsets")
@@ -81,6 +82,7 @@ def class_ids(classes: Sequence[Sequence[Hashable]], n: Indices, width: int, dev
             raise InputError(f"classes[{task}]: expected a sequence, one value a sample, got {type(values).__name__}")
         if len(values) not in (count, width):
             raise InputError(f"classes[{task}]: expected {count} values, one a sample, got {len(values)}")
+        values = [value.tolist() if hasattr(value, "tolist") else value for value in values]
         numbers: dict[Hashable, int] = {}
         try:
             if any(value != value for value in values):

@@ -133,7 +133,11 @@ class FaseResult:
         import pyarrow as pa
 
         def lists(flat: pyarrow.Array, sizes: torch.Tensor) -> pyarrow.Array:
-            ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32)
+            ends = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+            total = int(ends[-1])
+            if total >= 1 << 31:
+                raise InputError(f"to_arrow: expected less than 2^31 values in a column, got {total}; use fewer tasks")
+            ends = ends.to(torch.int32)
             return pa.ListArray.from_arrays(pa.array(ends.numpy()), flat)
 
         arrays = {}

@@ -356,3 +356,14 @@ def test_the_embeddings_file_gives_what_its_texts_give(shared_data: Path, tmp_pa
     lines = (shared_data / "samples" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     assert table["task_id"].to_pylist() == [json.loads(line)["task_id"] for line in lines]
     assert set(table["status"].to_pylist()) == {"OK"}
+
+
+def test_too_little_memory_is_one_line(tmp_path: Path, run: Run) -> None:
+    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (100000000, 1000, 1000), }"
+    (tmp_path / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    status, out, err = run("score", "--embeddings", tmp_path / "huge.npy")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    np.save(tmp_path / "wide.npy", np.ones((1, 60_000, 1), dtype=np.float16))
+    status, out, err = run("score", "--embeddings", tmp_path / "wide.npy")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "not enough memory" in err

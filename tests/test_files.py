@@ -129,7 +129,7 @@ def test_a_task_id_that_is_not_unicode_is_replaced_too(tmp_path: Path) -> None:
         ('{"task_id": 1%s}' % ("0" * 5000), "not usable JSON: .*digits"),
         ('{"id": 1, "solution": ""}', "no task_id; fields: id, solution"),
         ("{}", "no task_id; fields: none"),
-        ('{"task_id": null, "solution": ""}', "no task_id; fields: task_id, solution"),
+        ('{"task_id": null, "solution": ""}', "task_id is null; fields: task_id, solution"),
         ('{"task_id": 1.5, "solution": ""}', "task_id: expected a string or an integer, got 1.5"),
         ('{"task_id": true, "solution": ""}', "task_id: expected a string or an integer, got True"),
         ('{"task_id": "t", "code": ""}', "task 't': no samples, solution or completion; fields: task_id, code"),
@@ -242,7 +242,7 @@ def test_parquet_text_that_is_not_unicode_is_replaced_and_counted(tmp_path: Path
     [
         ({"id": [1], "solution": ["x"]}, ": no task_id column; columns: id, solution"),
         ({"task_id": [1]}, ": row 1: task '1': no samples, solution or completion; fields: task_id"),
-        ({"task_id": [1, None], "solution": ["x", "y"]}, ": row 2: no task_id; fields: task_id, solution"),
+        ({"task_id": [1, None], "solution": ["x", "y"]}, ": row 2: task_id is null; fields: task_id, solution"),
         ({"task_id": [1.0], "solution": ["x"]}, ": row 1: task_id: expected a string or an integer, got 1.0"),
         ({"task_id": ["t"], "samples": [[1]]}, ": row 1: task 't': samples[0]: expected a string, got a number"),
         ({"task_id": ["t"], "samples": [["x", None]]}, ": row 1: task 't': samples[1]: expected a string, got null"),

@@ -152,3 +152,14 @@ def test_a_radius_below_the_minimum_distance_splits_identical_samples(backend: s
     assert float(result.eps[0]) < result.config.min_distance
     assert result.n_clusters.tolist() == [10]
     assert float(result.multiscale[0]) < 0.15
+
+
+def test_classes_may_be_tensors_of_one_value() -> None:
+    x = torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(0))
+    config = fg.FaseConfig(variant="structural")
+    for zeros in ([list(torch.zeros(6, dtype=torch.int64))], [list(np.zeros(6))], torch.zeros(1, 6)):
+        labels = fg.score_embeddings(x, config=config, classes=zeros).labels
+        assert labels is not None
+        assert labels.tolist() == [[0] * 6]
+    with pytest.raises(fg.InputError, match=r"classes\[0\]: expected hashable values"):
+        fg.score_embeddings(x, config=config, classes=[[np.array([1, 2])] * 6])

@@ -90,8 +90,9 @@ class NeuralEncoder:
             index = [merged[i] for i in index]
         ids, cut = self._tokenize(unique)
         vectors = self._embed(ids)
-        rows = torch.tensor(index, dtype=torch.int64, device=vectors.device)
-        return Encoding(vectors[rows], [cut[i] for i in index], unparsable)
+        if len(unique) < len(index):
+            vectors = vectors[torch.tensor(index, dtype=torch.int64, device=vectors.device)]
+        return Encoding(vectors, [cut[i] for i in index], unparsable)
 
     def _tokenize(self, texts: list[str]) -> tuple[list[npt.NDArray[np.int64]], list[bool]]:
         """Token ids of each text up to the limit, and whether there were more."""
@@ -111,7 +112,7 @@ class NeuralEncoder:
     def _embed(self, ids: list[npt.NDArray[np.int64]]) -> torch.Tensor:
         """[len(ids), d] float32 unit vectors on the model's device."""
         device = self._model.device
-        vectors = torch.empty(len(ids), self._model.config.hidden_size, device=device)
+        vectors = torch.empty(len(ids), self._model.config.hidden_size, dtype=torch.float32, device=device)
         for batch in batches([len(row) for row in ids], self._batch_tokens):
             width = len(ids[batch[0]])
             tokens = np.full((len(batch), width), self._pad)
@@ -159,8 +160,8 @@ def load(
     try:
         folder, pooling, max_tokens = _settings(name, folder, preset)
         with _quiet(transformers.utils.logging):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-            model = transformers.AutoModel.from_pretrained(folder)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            model = transformers.AutoModel.from_pretrained(folder, trust_remote_code=False)
     except InputError:
         raise
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:

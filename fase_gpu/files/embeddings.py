@@ -71,14 +71,21 @@ def _arrays(path: str | Path) -> dict[str, npt.NDArray[Any]]:
     with open_binary(path) as stream:
         if not stream.peek(4).startswith((b"\x93NUM", b"PK\x03\x04", b"PK\x05\x06")):
             raise InputError(f"{path}: expected .npy or .npz data, got something else")
+        arrays: dict[str, npt.NDArray[Any]] = {}
         try:
             loaded = np.load(stream, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"embeddings": loaded}
             with loaded:
                 names = list(loaded.files)
-                arrays = {_NAMES[name]: loaded[name] for name in names if name in _NAMES}
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+                for name in names:
+                    if name in _NAMES and _NAMES[name] in arrays:
+                        raise InputError(f"{path}: {name}: given twice, also as {_NAMES[name]}; keep one")
+                    if name in _NAMES:
+                        arrays[_NAMES[name]] = loaded[name]
+        except InputError:
+            raise
+        except (ValueError, EOFError, OSError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(f"{path}: cannot be read as NumPy data: {str(error).splitlines()[0]}") from error
     if "embeddings" not in arrays:
         raise InputError(f"{path}: no array named embeddings (or x); names in the file: {', '.join(names) or 'none'}")

@@ -81,7 +81,8 @@ class _Texts:
     def task_id(self, record: Mapping[str, Any]) -> str:
         value = record.get("task_id")
         if value is None:
-            raise InputError(f"no task_id; fields: {', '.join(record) or 'none'}")
+            problem = "task_id is null" if "task_id" in record else "no task_id"
+            raise InputError(f"{problem}; fields: {', '.join(record) or 'none'}")
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if not isinstance(value, (str, bytes)):
