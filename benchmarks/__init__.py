@@ -1,1 +1,1 @@
-"""Benchmarks: one runner and a registry of cases."""
+"""The place of the benchmarks; there are none yet."""

@@ -333,8 +333,8 @@ def _run(arguments: list[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command and exit: 0 when done, 2 after an error on stderr, 130 when interrupted, 1 when stdout closes."""
-    # Read when torch is imported. Threads that spin while they wait for one without a core make every operation of a
-    # busy machine take a scheduler's time slice: 20 to 50 times slower beside four busy processes on two cores.
+    # Read when torch is imported. Threads that spin while they wait for one without a core make operations of a busy
+    # machine take a scheduler's time slice: 4 to 90 times slower was seen beside three or more processes on two cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):

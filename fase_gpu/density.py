@@ -10,9 +10,10 @@ import torch
 # exp(-87) is the smallest that float32 holds with full digits; below it the CPU's exp is ten times slower, and a term
 # of 1e-38 is nothing beside a maximum of at least 1.
 _LOWEST_EXPONENT: Final = 87.0
-# The float32 density is right to about 5e-6 (see tests/test_density.py); what comes closer to the best is looked at
-# again in float64.
+# Twice the relative error of the float32 density near its maximum: of its exponents, and 2^-24 for each of its terms,
+# which may all round the same way. What comes closer to the best than that is looked at again in float64.
 _FLOAT32_DOUBT: Final = 2e-5
+_DOUBT_PER_TERM: Final = 2.0**-23
 # Sums of the same terms in another order differ by less than this in float64.
 _TIE: Final = 1e-12
 _CELLS_PER_SQRT_M: Final = 9
@@ -152,7 +153,8 @@ def _coarse_to_fine(
     bound.mul_(0.25 / ceiling.clamp_min(1e-30)).add_(torch.maximum(left, right))
     cell = torch.arange(ends, device=device)[:, None]
     bound.masked_fill_((cell >= first) & (cell <= first + 2), 0)
-    certain = (bound.amax(0) < best.values[0] * (1 - _FLOAT32_DOUBT)) & (kappa < 2)
+    doubt = _FLOAT32_DOUBT + _DOUBT_PER_TERM * centre.shape[0]
+    certain = (bound.amax(0) < best.values[0] * (1 - doubt)) & (kappa < 2)
 
     window = (first * q + torch.arange(3 * q + 1, device=device)[:, None]).clamp_(0, grid - 1)
     point = _first_maximum(_density(window.to(torch.float64), centre, narrowness, grid))

@@ -26,11 +26,9 @@ class Mst(NamedTuple):
     """
 
     key: torch.Tensor
-    """[N-1, T] float64, totally ordered (see above); NO_EDGE in padding."""
+    """[N-1, T] float64, weight and ends of the edge that reaches position i + 1 (see above); NO_EDGE in padding."""
     weight: torch.Tensor
-    """[N-1, T] float32, weight of the edge that reaches the sample at position i + 1; +inf in padding."""
-    source: torch.Tensor
-    """[N-1, T] int64, that edge's end in the tree before."""
+    """[N-1, T] float32, its weight; +inf in padding."""
     order: torch.Tensor
     """[N, T] int64, the sample at each position; padding keeps its own place."""
 
@@ -82,8 +80,5 @@ def minimum_spanning_trees(keys: torch.Tensor, n: torch.Tensor) -> Mst:
         latest = torch.where(step + 1 < n, least.indices, step + 1)
         order[step + 1] = latest[0]
         taken.scatter_(0, latest, NO_EDGE)
-    bits = edges.view(torch.int64)
-    weight = (bits >> 32).to(torch.int32).view(torch.float32)
-    ends = bits & 0xFFFFFFFF
-    source = (ends >> 16) + (ends & 0xFFFF) - order[1:]
-    return Mst(edges, weight, source, order)
+    weight = (edges.view(torch.int64) >> 32).to(torch.int32).view(torch.float32)
+    return Mst(edges, weight, order)

@@ -1,1 +1,4 @@
-"""Triton kernels, installed as fase_gpu.kernels. Nothing here imports more than torch, triton and its neighbours."""
+"""The place of the Triton kernels, installed as fase_gpu.kernels; there are none yet.
+
+Nothing here imports more than torch, triton and its neighbours.
+"""

@@ -1,4 +1,4 @@
-"""Tasks made for the tests: embeddings and distance matrices that try every branch, by name."""
+"""What tests share: tasks that try every branch, by name, and the check of a refusal."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+import pytest
+
+from fase_gpu.errors import InputError
 
 Floats = npt.NDArray[np.float32]
 
@@ -74,3 +77,12 @@ def distances(kind: str, n: int) -> Floats:
     x = torch.from_numpy(embeddings(kind, n))[None]
     matrix: Floats = cosine_distances(x, torch.tensor([n]), 1e-6).distance[0].numpy()
     return matrix
+
+
+def refused(call: Callable[[], object]) -> str:
+    """The message of the InputError that the call has to raise, which is one line."""
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message

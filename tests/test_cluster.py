@@ -47,7 +47,7 @@ def test_labels_equal_sklearns_dbscan(kind: str, n: int, min_samples: int, backe
         assert int(result.n_clusters[0, a]) == len(set(expected))
 
 
-@pytest.mark.parametrize("min_samples", [2, 5])
+@pytest.mark.parametrize("min_samples", [1, 2, 3, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_equal_sklearns_dbscan_at_200_samples(kind: str, min_samples: int) -> None:
     test_labels_equal_sklearns_dbscan(kind, 200, min_samples, "torch")

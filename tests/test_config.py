@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cases import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,15 +58,6 @@ def configs(draw: st.DrawFn) -> FaseConfig:
         misaligned_union=slip,
         return_labels=draw(st.booleans()),
     )
-
-
-def refused(call: Callable[[], object]) -> str:
-    """The message of the InputError that the call has to raise, which is one line."""
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def refusal(**settings: Any) -> str:

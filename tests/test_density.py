@@ -119,6 +119,26 @@ def test_the_quick_search_finds_what_the_full_one_does(shape: str, m: int) -> No
     assert disagreements(shape, m, tasks=400, seed=m) == 0
 
 
+@pytest.mark.parametrize("m", [1000, 1369])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_quick_search_holds_for_many_weights(shape: str, m: int) -> None:
+    assert disagreements(shape, m, tasks=16, seed=m) == 0
+
+
+@pytest.mark.parametrize("m", [2, 9, 99, 499, 1369])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_float32_density_is_within_the_doubt_that_the_quick_search_allows(shape: str, m: int) -> None:
+    drawn = SHAPES[shape](np.random.default_rng(m), (m, 50))
+    weights = torch.from_numpy(np.sort(drawn.clip(1e-6), 0).astype(np.float32))
+    stats = weight_stats(weights, torch.full((50,), m))
+    centre, points = density._unit_interval(weights, stats), torch.arange(1000.0)[:, None]
+    exact = density._density(points.double(), centre, stats.narrowness, 1000)
+    single = density._density(points, centre.float(), stats.narrowness.float(), 1000).double()
+    near = exact >= 0.99 * exact.amax(0)
+    error = ((single - exact).abs() / exact)[near].max()
+    assert error <= (density._FLOAT32_DOUBT + m * density._DOUBT_PER_TERM) / 2
+
+
 @pytest.mark.slow
 def test_the_quick_search_is_exact_on_a_million_random_tasks() -> None:
     """Seven shapes of weights at n = 10 and n = 5, 2^20 tasks in all."""

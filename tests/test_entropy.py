@@ -55,6 +55,11 @@ def test_multiscale_is_the_integral_of_the_entropy_curve(
     assert found == pytest.approx(exact_curve(matrix, *between), abs=1e-6)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_multiscale_is_the_integral_at_200_samples(kind: str) -> None:
+    test_multiscale_is_the_integral_of_the_entropy_curve(kind, 200, (1e-3, 0.5), "torch")
+
+
 def test_multiscale_is_what_a_sweep_of_fixed_radii_integrates_to() -> None:
     """The same through the public API alone: trapezoid over 4,000 radii."""
     matrix = distances("clustered", 64)

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cases import refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fase_gpu.errors import InputError
 from fase_gpu.files import read_embeddings, read_samples
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -29,15 +29,6 @@ same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixtur
 def write_lines(path: Path, *records: object) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return path
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """The message of the InputError that the call has to raise, which is one line."""
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 # Samples
@@ -145,7 +136,7 @@ def test_a_task_id_that_is_not_unicode_is_replaced_too(tmp_path: Path) -> None:
 def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_text('{"task_id": "ok", "solution": ""}\n\n' + line + "\n")
-    assert re.match(rf"{path}:3: {message}", refusal(lambda: read_samples(path)))
+    assert re.match(rf"{path}:3: {message}", refused(lambda: read_samples(path)))
 
 
 @pytest.mark.parametrize(
@@ -165,13 +156,13 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 def test_a_bad_file_is_named(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "s"
     path.write_bytes(data)
-    assert refusal(lambda: read_samples(path)).startswith(f"{path}: {message}")
+    assert refused(lambda: read_samples(path)).startswith(f"{path}: {message}")
 
 
 @pytest.mark.parametrize("read", [read_samples, read_embeddings])
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
-    assert refusal(lambda: read(tmp_path / "no")) == f"{tmp_path}/no: no such file"
-    assert refusal(lambda: read(tmp_path)) == f"{tmp_path}: is a folder, expected a file"
+    assert refused(lambda: read(tmp_path / "no")) == f"{tmp_path}/no: no such file"
+    assert refused(lambda: read(tmp_path)) == f"{tmp_path}: is a folder, expected a file"
 
 
 def test_damage_in_the_middle_of_gzip_data_is_an_error(tmp_path: Path) -> None:
@@ -179,7 +170,7 @@ def test_damage_in_the_middle_of_gzip_data_is_an_error(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 255
     path = tmp_path / "s.gz"
     path.write_bytes(data)
-    assert "gzip data is damaged" in refusal(lambda: read_samples(path))
+    assert "gzip data is damaged" in refused(lambda: read_samples(path))
 
 
 def test_samples_come_through_a_pipe(tmp_path: Path) -> None:
@@ -253,7 +244,7 @@ def test_parquet_text_that_is_not_unicode_is_replaced_and_counted(tmp_path: Path
 def test_bad_parquet_is_named(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table(columns), path)
-    assert refusal(lambda: read_samples(path)) == f"{path}{message}"
+    assert refused(lambda: read_samples(path)) == f"{path}{message}"
 
 
 @pytest.mark.shared
@@ -317,7 +308,7 @@ def test_packed_embeddings(tmp_path: Path, task_ids: list[Any], expected: list[s
 def test_bad_embeddings_are_named(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     path = tmp_path / "e.npz"
     np.savez(path, **arrays)
-    assert refusal(lambda: read_embeddings(path)).startswith(f"{path}: {message}")
+    assert refused(lambda: read_embeddings(path)).startswith(f"{path}: {message}")
 
 
 @pytest.mark.parametrize("keep", [3, 20, 300])
@@ -330,4 +321,4 @@ def test_embeddings_that_are_cut_off_are_an_error(tmp_path: Path, suffix: str, k
     else:
         np.savez(path, x=x)
     path.write_bytes(path.read_bytes()[:keep])
-    assert refusal(lambda: read_embeddings(path)).startswith(f"{path}: ")
+    assert refused(lambda: read_embeddings(path)).startswith(f"{path}: ")

@@ -29,8 +29,9 @@ def tree_of(matrices: list[np.ndarray], size: int | None = None) -> Mst:
 
 
 def edge_set(tree: Mst, task: int, n: int) -> set[tuple[float, int, int]]:
-    rows = zip(tree.weight[:, task], tree.source[:, task], tree.order[1:, task], strict=True)
-    return {(float(w), min(int(a), int(b)), max(int(a), int(b))) for w, a, b in list(rows)[: n - 1]}
+    ends = tree.key[: n - 1, task].contiguous().view(torch.int64) & 0xFFFFFFFF
+    weights = tree.weight[: n - 1, task].tolist()
+    return set(zip(weights, (ends >> 16).tolist(), (ends & 0xFFFF).tolist(), strict=True))
 
 
 @pytest.mark.parametrize("n", SIZES)

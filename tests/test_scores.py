@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from cases import refused
 
 from fase_gpu.config import FaseConfig
-from fase_gpu.errors import InputError
 from fase_gpu.files import check_output, write_scores
 from fase_gpu.results import FaseResult, RunInfo, Status
 
 nan = float("nan")
-
-
-def refusal(call: Callable[[], object]) -> str:
-    """The message of the InputError that the call has to raise, which is one line."""
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
 
 
 def made_result(tasks: int, alphas: int | None = None, labels: bool = True) -> FaseResult:
@@ -132,14 +122,14 @@ def test_an_output_that_cannot_be_is_refused_before_the_work(tmp_path: Path) -> 
     }.items():
         path = tmp_path / name
         for call in (partial(check_output, path), partial(write_scores, path, made_result(1), ["t"])):
-            assert refusal(call) == f"{path}: {message}"
+            assert refused(call) == f"{path}: {message}"
     assert taken.read_text() == "mine"
-    assert refusal(lambda: write_scores(taken, made_result(2), ["t"], overwrite=True)) == (
+    assert refused(lambda: write_scores(taken, made_result(2), ["t"], overwrite=True)) == (
         "task_ids: expected one for each of 2 tasks, got 1"
     )
     write_scores(taken, made_result(1), ["t"], overwrite=True)
     assert taken.read_text().startswith("task_id,")
-    assert refusal(lambda: check_output("/proc/s.csv")).startswith(
+    assert refused(lambda: check_output("/proc/s.csv")).startswith(
         "/proc/s.csv: the folder /proc cannot be written to: "
     )
     assert sorted(os.listdir(tmp_path)) == ["folder.csv", "pipe.csv", "taken.csv"]
@@ -154,14 +144,14 @@ def test_a_file_that_appears_meanwhile_is_left_alone(tmp_path: Path, monkeypatch
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", late)
-    assert "appeared during the run" in refusal(lambda: write_scores(path, made_result(1), ["t"]))
+    assert "appeared during the run" in refused(lambda: write_scores(path, made_result(1), ["t"]))
 
     def no_links(*_: object) -> None:
         raise PermissionError
 
     path.unlink()
     monkeypatch.setattr(os, "link", no_links)
-    assert "exists already" in refusal(lambda: write_scores(path, made_result(1), ["t"]))
+    assert "exists already" in refused(lambda: write_scores(path, made_result(1), ["t"]))
     assert (path.read_text(), os.listdir(tmp_path)) == ("mine", ["s.csv"])
     monkeypatch.undo()
     monkeypatch.setattr(os, "link", no_links)
