@@ -37,6 +37,7 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/mypy -p fase_gpu
+	$(BIN)/mypy kernels benchmarks
 
 # The wheel is checked by tests/test_packaging.py.
 check: $(READY)

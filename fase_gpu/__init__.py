@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fase_gpu.errors import BackendError, FaseError, InputError, MissingExtraError, TaskStatusError
     from fase_gpu.pipeline import score_distances, score_embeddings, score_samples
     from fase_gpu.results import FaseResult, RunInfo, Status
+    from fase_gpu.scorer import Scorer
 
 __version__ = "0.1.0"
 
@@ -21,6 +22,7 @@ __all__ = [
     "InputError",
     "MissingExtraError",
     "RunInfo",
+    "Scorer",
     "Status",
     "TaskStatusError",
     "score_distances",
@@ -34,6 +36,7 @@ _HOMES = {
     "errors": ("BackendError", "FaseError", "InputError", "MissingExtraError", "TaskStatusError"),
     "pipeline": ("score_distances", "score_embeddings", "score_samples"),
     "results": ("FaseResult", "RunInfo", "Status"),
+    "scorer": ("Scorer",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -84,7 +84,11 @@ class Rows:
 
     def task(self, task: int) -> torch.Tensor:
         """Embeddings [n, d] of one task."""
-        rows = slice(self.start[task], self.start[task] + self.n[task])
+        return self.part(task, slice(0, int(self.n[task])))
+
+    def part(self, task: int, samples: slice) -> torch.Tensor:
+        """Embeddings of some consecutive samples of one task."""
+        rows = slice(self.start[task] + samples.start, self.start[task] + samples.stop)
         return self.x[rows] if self.index is None else self.x[torch.from_numpy(self.index[rows]).to(self.x.device)]
 
 

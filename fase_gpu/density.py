@@ -17,6 +17,8 @@ _DOUBT_PER_TERM: Final = 2.0**-23
 # Sums of the same terms in another order differ by less than this in float64.
 _TIE: Final = 1e-12
 _CELLS_PER_SQRT_M: Final = 9
+# Terms of the density that are held at once: with 100,000 weights a sixteenth of them would be too many.
+_MOST_TERMS: Final = 1 << 20
 
 
 class WeightStats(NamedTuple):
@@ -110,7 +112,7 @@ def _density(point: torch.Tensor, centre: torch.Tensor, narrowness: torch.Tensor
     where = point * (narrowness / ((grid - 1) * math.sqrt(2)))
     centre = centre * (narrowness / math.sqrt(2))
     centre = centre.nan_to_num_(nan=math.inf, posinf=math.inf)
-    rows = max(1, centre.shape[0] // 16)
+    rows = max(1, min(centre.shape[0] // 16, _MOST_TERMS // max(1, where.numel())))
     total = torch.zeros_like(where)
     for start in range(0, centre.shape[0], rows):
         z = where - centre[start : start + rows, None]

@@ -15,8 +15,8 @@ _MOST_SLICES: Final = 16
 # Beyond this squared distance from its task's mean, a row's products are large enough for float32 sums to be off by
 # more than 1e-6 where they all round the same way (constant or spiky rows: 5e-6 was seen). Such tasks, and rows whose
 # length leaves the range in which float32 squares keep their digits, are done in float64.
-_WIDE: Final = 0.25
-_LENGTHS: Final = (1e-15, 1e15)
+WIDE: Final = 0.25
+LENGTHS: Final = (1e-15, 1e15)
 # Rows start at multiples of 64 bytes: MKL's products depend on the alignment of a matrix, which would let a task's
 # numbers depend on its place in the tile.
 _ALIGNED: Final = 64
@@ -52,22 +52,20 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     float32 norms are enough. Where float32 products may be TF32's or bfloat16's, all is done in float64.
     """
     mask = inside(n, x.shape[1])
-    if x.device.type != "cpu" or not _float32_products_are_exact():
+    if not float32_products_are_exact(x.device):
         distance, status = _exact_distances(x, mask)
         return Tile(_finish(distance, mask, status, min_distance), status)
-    norm = _norms(x)
-    usual = (norm > _LENGTHS[0]) & (norm < _LENGTHS[1])
+    norm = norms(x)
+    usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
     unit = _aligned_rows(x, torch.float32)
     torch.mul(x, torch.where(mask, 1 / norm, 0)[..., None], out=unit[..., : x.shape[2]])
     unit -= unit.sum(1, keepdim=True) / n.clamp_min(1).to(torch.float32)[:, None, None]
-    d = unit.shape[2]
-    step = max(_SLICE, _SLICE * -(-d // (_SLICE * _MOST_SLICES)))
-    gram = torch.bmm(unit[..., :step], unit[..., :step].mT)
-    for start in range(step, d, step):
-        part = unit[..., start : start + step]
-        gram.baddbmm_(part, part.mT)
+    first, *others = slices(unit.shape[2])
+    gram = torch.bmm(unit[..., first], unit[..., first].mT)
+    for part in others:
+        gram.baddbmm_(unit[..., part], unit[..., part].mT)
     square = gram.diagonal(dim1=1, dim2=2)
-    odd = torch.nonzero((((square > _WIDE) | ~usual) & mask).any(1)).flatten()
+    odd = torch.nonzero((((square > WIDE) | ~usual) & mask).any(1)).flatten()
     distance = torch.sub(square[:, :, None] + square[:, None, :], gram + gram.mT).mul_(0.5)
     status = torch.full_like(n, Status.OK, dtype=torch.int8)
     if odd.numel():
@@ -90,15 +88,23 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
-def _float32_products_are_exact() -> bool:
-    """Whether the process lets no matrix product on a CPU round its float32 operands first."""
+def float32_products_are_exact(device: torch.device) -> bool:
+    """Whether a matrix product there never rounds its float32 operands first: on a CPU that was not told to."""
+    if device.type != "cpu":
+        return False
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # it was set through torch.backends' fp32_precision, where this getter has no answer
         return False
 
 
-def _norms(x: torch.Tensor) -> torch.Tensor:
+def slices(d: int) -> list[slice]:
+    """The slices of d dimensions in which products are summed."""
+    step = max(_SLICE, _SLICE * -(-d // (_SLICE * _MOST_SLICES)))
+    return [slice(start, start + step) for start in range(0, d, step)]
+
+
+def norms(x: torch.Tensor) -> torch.Tensor:
     """Lengths [B, N] of the rows of [B, N, d], float64 from float64 and else float32, the squares summed in slices."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     whole = x.shape[-1] // _SLICE * _SLICE
@@ -108,16 +114,33 @@ def _norms(x: torch.Tensor) -> torch.Tensor:
     return norm
 
 
+def aligned(d: int, dtype: torch.dtype) -> int:
+    """d rounded up so that every row of a matrix starts aligned."""
+    unit = _ALIGNED // dtype.itemsize
+    return -(-d // unit) * unit
+
+
 def _aligned_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """An empty [B, N, d] for the rows of x, with d rounded up so that rows start aligned, and zeros behind them."""
-    d, unit = x.shape[2], _ALIGNED // dtype.itemsize
-    rows = torch.empty(*x.shape[:2], -(-d // unit) * unit, dtype=dtype, device=x.device)
+    d = x.shape[2]
+    rows = torch.empty(*x.shape[:2], aligned(d, dtype), dtype=dtype, device=x.device)
     rows[..., d:] = 0
     return rows
 
 
 def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """In float64, whatever the lengths: distances [B, N, N] float32 (anything in bad tasks) and status [B] int8."""
+    unit, status = exact_rows(x, mask)
+    if unit.shape[1] > _LARGE:
+        gram = torch.stack([rows @ rows.mT for rows in unit])
+    else:
+        pair = unit if unit.shape[0] > 1 else unit.repeat(2, 1, 1)
+        gram = torch.bmm(pair, pair.mT)[: unit.shape[0]]
+    return (2 - gram - gram.mT).mul_(0.5).to(torch.float32), status
+
+
+def exact_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Unit rows [B, N, d] in float64, whatever their lengths, zero where the mask is not, and status [B] int8."""
     wide = x.to(torch.float64)
     largest = wide.abs().amax(-1)
     status = torch.full(mask.shape[:1], Status.OK, dtype=torch.int8, device=x.device)
@@ -127,13 +150,7 @@ def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor,
     unit = _aligned_rows(x, torch.float64)
     torch.div(wide, largest[..., None], out=unit[..., : x.shape[2]])
     unit /= torch.linalg.vector_norm(unit, dim=-1, keepdim=True)
-    unit.masked_fill_(~mask[..., None], 0).nan_to_num_(0.0)
-    if unit.shape[1] > _LARGE:
-        gram = torch.stack([rows @ rows.mT for rows in unit])
-    else:
-        pair = unit if unit.shape[0] > 1 else unit.repeat(2, 1, 1)
-        gram = torch.bmm(pair, pair.mT)[: unit.shape[0]]
-    return (2 - gram - gram.mT).mul_(0.5).to(torch.float32), status
+    return unit.masked_fill_(~mask[..., None], 0).nan_to_num_(0.0), status
 
 
 def _finish(distance: torch.Tensor, mask: torch.Tensor, status: torch.Tensor, min_distance: float) -> torch.Tensor:

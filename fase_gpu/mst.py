@@ -19,16 +19,17 @@ NO_EDGE: Final[float] = float(torch.tensor(_NO_EDGE_BITS, dtype=torch.int64).vie
 
 
 class Mst(NamedTuple):
-    """Minimum spanning trees of T tasks, in the order in which Prim's algorithm from sample 0 reaches the samples.
+    """Minimum spanning trees of T tasks, with their samples in an order in which every single-linkage cluster is a run
+    of consecutive positions: that in which Prim's algorithm from sample 0 reaches them is one.
 
-    In that order every single-linkage cluster is a run of consecutive positions, and the components at a radius are the
-    runs between the weights above it. That is why nothing after the tree needs union-find.
+    Between positions i and i + 1 stands the edge that joins the clusters on its two sides, so that the components at a
+    radius are the runs between the weights above it. That is why nothing after the tree needs union-find.
     """
 
     key: torch.Tensor
-    """[N-1, T] float64, weight and ends of the edge that reaches position i + 1 (see above); NO_EDGE in padding."""
+    """[N-1, T] float64 that orders a task's edges as (weight, smaller end, larger end) does; NO_EDGE in padding."""
     weight: torch.Tensor
-    """[N-1, T] float32, its weight; +inf in padding."""
+    """[N-1, T] float32, the weight of the edge between positions i and i + 1; +inf in padding."""
     order: torch.Tensor
     """[N, T] int64, the sample at each position; padding keeps its own place."""
 
@@ -82,3 +83,46 @@ def minimum_spanning_trees(keys: torch.Tensor, n: torch.Tensor) -> Mst:
         taken.scatter_(0, latest, NO_EDGE)
     weight = (edges.view(torch.int64) >> 32).to(torch.int32).view(torch.float32)
     return Mst(edges, weight, order)
+
+
+def linked_tree(weight: torch.Tensor, low: torch.Tensor, high: torch.Tensor, size: int) -> Mst:
+    """The tree of one task from its edges, with a leaf order of its single-linkage clusters; T = 1.
+
+    weight      [n-1] float32 of edges in ascending order of (weight, low, high)
+    low, high   [n-1] int64, their ends
+    size        N, to which the task is padded
+
+    The ranks of the edges are their keys, so that no number of samples is too large. Works on the host: lists of
+    samples are joined end to end, edge by edge.
+    """
+    n = weight.shape[0] + 1
+    # A list's root is its first sample. The longer list comes first, which keeps the paths to the roots short.
+    root, last, length = list(range(n)), list(range(n)), [1] * n
+    following, edge_behind = [-1] * n, [-1] * n
+    a = 0
+    for rank, (a, b) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+        while root[a] != a:
+            root[a] = a = root[root[a]]
+        while root[b] != b:
+            root[b] = b = root[root[b]]
+        if length[a] < length[b]:
+            a, b = b, a
+        end = last[a]
+        following[end], edge_behind[end] = b, rank
+        root[b], last[a] = a, last[b]
+        length[a] += length[b]
+    order, ranks = list(range(size)), []
+    for position in range(n):
+        order[position] = a
+        ranks.append(edge_behind[a])
+        a = following[a]
+    device = weight.device
+    edges = torch.tensor(ranks[:-1], dtype=torch.int64, device=device)
+    tree = Mst(
+        torch.full((max(size - 1, 0), 1), NO_EDGE, dtype=torch.float64, device=device),
+        torch.full((max(size - 1, 0), 1), torch.inf, dtype=torch.float32, device=device),
+        torch.tensor(order, dtype=torch.int64, device=device)[:, None],
+    )
+    tree.key[: n - 1, 0] = edges.to(torch.float64)
+    tree.weight[: n - 1, 0] = weight[edges]
+    return tree

@@ -6,20 +6,18 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from fase_gpu import executor, reference
-from fase_gpu.backends import choose_backend
+from fase_gpu.backends import choose_backend, known_backend
 from fase_gpu.batching import DistanceSource, EmbeddingSource
 from fase_gpu.config import CLASS_VARIANTS, NEURAL_RANGE, FaseConfig
 from fase_gpu.errors import InputError
 from fase_gpu.inputs import class_ids, distance_source, embedding_source
-from fase_gpu.results import SWEPT_SCORES, FaseResult, RunInfo
+from fase_gpu.results import HAS_ALPHAS, FaseResult, RunInfo
 from fase_gpu.samples import collect, encode, load_encoders, text_classes
-
-_HAS_ALPHAS: Final = (*SWEPT_SCORES, "n_clusters", "labels")
 
 
 def score_embeddings(
@@ -93,7 +91,7 @@ def score_samples(
     packages that the encoder needs.
     """
     config = _config(config)
-    choose_backend(backend)
+    known_backend(backend)
     if normalize_code is not None and not isinstance(normalize_code, bool):
         raise InputError(f"normalize_code: expected None, True or False, got {normalize_code!r}")
     normalize = config.semantics == "paper" if normalize_code is None else normalize_code
@@ -147,17 +145,30 @@ def _score(
         raise InputError(f'classes: not used by variant "{config.variant}"; used by {", ".join(CLASS_VARIANTS)}')
     if config.multiscale_range is None:
         config = replace(config, multiscale_range=NEURAL_RANGE)
-    chosen = choose_backend(backend)
+    matrix = int(source.n.max(initial=0)) if isinstance(source, DistanceSource) else 0
+    chosen = choose_backend(backend, source.device, config, matrix)
     ids = None if classes is None else class_ids(classes, source.n, source.width, source.device)
     seconds: dict[str, float] = {}
     # A caller's autocast is meant for models; here it would take products in 8 bits of mantissa.
     with _timed(seconds, "score"), torch.autocast(source.device.type, enabled=False):
-        columns = (reference if chosen == "reference" else executor).score(source, config, ids)
+        columns = _columns(chosen, source, config, ids)
     if not config.swept:
-        columns = {name: c[:, 0] if name in _HAS_ALPHAS else c for name, c in columns.items()}
+        columns = {name: c[:, 0] if name in HAS_ALPHAS else c for name, c in columns.items()}
     n_samples = torch.from_numpy(source.n).to(source.device)
     info = RunInfo(backend=chosen, samples=int(source.n.sum()), seconds=seconds)
     return FaseResult(**{"labels": None, **columns}, n_samples=n_samples, config=config, info=info)
+
+
+def _columns(
+    chosen: str, source: EmbeddingSource | DistanceSource, config: FaseConfig, classes: torch.Tensor | None
+) -> dict[str, Any]:
+    if chosen == "reference":
+        return reference.score(source, config, classes)
+    if chosen == "triton":
+        from fase_gpu import triton_executor  # imports Triton
+
+        return triton_executor.score(source, config, classes)
+    return executor.score(source, config, classes)
 
 
 @contextmanager

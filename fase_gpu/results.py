@@ -22,6 +22,8 @@ SCORES: Final = ("entropy", "bits", "multiscale", "eps", "mode", "mst_mean", "pd
 """The floating-point columns of a result, NaN where a task has no score."""
 SWEPT_SCORES: Final = ("entropy", "bits", "eps", "margin")
 """Those with an A axis where there are A alphas."""
+HAS_ALPHAS: Final = (*SWEPT_SCORES, "n_clusters", "labels")
+"""All columns with an A axis."""
 
 
 class Status(enum.IntEnum):
@@ -34,6 +36,8 @@ class Status(enum.IntEnum):
     ZERO_VECTOR = 4
     NOT_A_DISTANCE = 5
     """score_distances only: an entry is negative or the matrix is not symmetric."""
+    TOO_MANY = 6
+    """More samples than max_samples, where the numbers of samples are known on the device only (ops.score, Scorer)."""
 
 
 @dataclass(frozen=True)

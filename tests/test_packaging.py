@@ -28,10 +28,10 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 LAYERS = (
     {"config", "results", "errors"},
     {"backends", "kernels"},
-    {"distance", "mst", "density", "cluster", "entropy", "partitions", "structural", "batching", "inputs"}
+    {"distance", "mst", "density", "cluster", "entropy", "partitions", "structural", "batching", "inputs", "streaming"}
     | {"encode", "files"},
-    {"executor", "reference", "samples"},
-    {"pipeline"},
+    {"executor", "triton_executor", "reference", "samples"},
+    {"pipeline", "ops", "scorer"},
     {"offline", "evaluation", "llm", "probing", "distributed"},
     {"cli", "__main__"},
 )

@@ -1,0 +1,156 @@
+"""Scorer: many batches of one shape, with nothing to decide between them; on a GPU one CUDA graph, replayed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from fase_gpu import ops
+from fase_gpu.backends import LARGEST_MATRIX, choose_backend
+from fase_gpu.config import CLASS_VARIANTS, NEURAL_RANGE, FaseConfig
+from fase_gpu.errors import InputError
+from fase_gpu.inputs import FLOAT_TYPES
+from fase_gpu.results import HAS_ALPHAS, FaseResult, RunInfo
+
+_WARM_UPS: Final = 2
+
+
+class Scorer:
+    """Scores batches of the same shape: T tasks of up to N samples of d dimensions.
+
+    tasks, samples, dimensions   T, N, d
+    dtype                        of the embeddings
+    device                       "cuda", "cuda:1", "cpu", ...; None: a GPU where there is one
+    config                       of a variant that needs no classes
+    rows                         S, for packed batches [S, d] with offsets [T + 1]; None: padded ones [T, N, d]
+    backend                      as in score_embeddings
+
+    On a GPU all launches of a batch are captured once, at the first call, and replayed: a call costs one launch, and
+    nothing waits for the device. Embeddings are copied to `x`, unless they were written there. Raises InputError for
+    what cannot be, BackendError for a backend that cannot run.
+    """
+
+    x: torch.Tensor
+    """[T, N, d] or [S, d], where the embeddings are read"""
+
+    def __init__(
+        self,
+        tasks: int,
+        samples: int,
+        dimensions: int,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device | None = None,
+        config: FaseConfig | None = None,
+        *,
+        rows: int | None = None,
+        backend: str = "auto",
+    ) -> None:
+        for name, number in (("tasks", tasks), ("samples", samples), ("dimensions", dimensions), ("rows", rows)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise InputError(f"{name}: expected an integer of at least 1, got {number!r}")
+        if dtype not in FLOAT_TYPES:
+            raise InputError(f"dtype: expected a float type, got {dtype}")
+        config = FaseConfig() if config is None else config
+        if config.variant in CLASS_VARIANTS:
+            raise InputError(f'variant: "{config.variant}" needs classes; use score_embeddings')
+        if config.multiscale_range is None:
+            config = replace(config, multiscale_range=NEURAL_RANGE)
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.empty(0, device=device).device
+        self.backend = choose_backend(backend, self.device, config)
+        if self.device.type == "cuda" and (self.backend != "triton" or samples > LARGEST_MATRIX):
+            raise InputError(
+                f"samples: a graph takes up to {LARGEST_MATRIX} and what the triton backend can do, got {samples} and "
+                f'backend "{self.backend}"; use score_embeddings'
+            )
+        self.config, self.tasks, self.samples = config, tasks, samples
+        self.packed = rows is not None
+        shape = (tasks, samples, dimensions) if rows is None else (rows, dimensions)
+        self.x = torch.zeros(shape, dtype=dtype, device=self.device)
+        self._start = torch.arange(tasks, device=self.device) * (0 if self.packed else samples)
+        self._count = torch.full_like(self._start, 0 if self.packed else samples)
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._scores: dict[str, torch.Tensor] = {}
+
+    def __call__(self, x: Any = None, n_samples: Any = None, offsets: Any = None) -> FaseResult:
+        """Score a batch. On a GPU the tensors of the result are overwritten by the next call.
+
+        x           [T, N, d] or [S, d], moved and converted as Tensor.copy_ does; None: what self.x holds
+        n_samples   [T] integers from 0 to N, for a padded batch; None: every task has N. They and offsets are not
+                    checked where they are on a GPU: a task of more than N samples gets the status TOO_MANY
+        offsets     [T + 1] integers from 0 to S, for a packed batch
+        """
+        if x is not None and x is not self.x:
+            self.x.copy_(self._given("x", x, tuple(self.x.shape)))
+        if self.packed:
+            if offsets is None or n_samples is not None:
+                raise InputError("offsets: a packed batch needs offsets, and no n_samples")
+            bounds = self._given("offsets", offsets, (self.tasks + 1,))
+            self._check(bounds, self.x.shape[0], "offsets")
+            bounds = bounds.to(self.device, torch.int64)
+            self._start.copy_(bounds[:-1])
+            self._count.copy_(bounds.diff())
+        else:
+            if offsets is not None:
+                raise InputError("offsets: only for a Scorer that was made with rows=S")
+            if n_samples is None:
+                self._count.fill_(self.samples)
+            else:
+                counts = self._given("n_samples", n_samples, (self.tasks,))
+                self._check(counts, self.samples, "n_samples")
+                self._count.copy_(counts)
+        if self.device.type == "cuda":
+            self._replay()
+        else:
+            self._scores = self._run()
+        return self._result()
+
+    def _given(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
+        tensor = torch.as_tensor(value)
+        if tuple(tensor.shape) != shape:
+            raise InputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
+        if (name == "x") != tensor.is_floating_point():
+            raise InputError(f"{name}: expected {'floats' if name == 'x' else 'integers'}, got {tensor.dtype}")
+        return tensor
+
+    def _check(self, values: torch.Tensor, most: int, name: str) -> None:
+        if values.device.type != "cpu":
+            return
+        wrong = (values < 0) | (values > most)
+        if name == "offsets":
+            wrong[1:] |= values.diff() < 0
+        if wrong.any():
+            i = int(wrong.to(torch.int8).argmax())
+            order = " and not below the one before" if name == "offsets" else ""
+            raise InputError(f"{name}[{i}]: expected 0 to {most}{order}, got {int(values[i])}")
+
+    def _run(self) -> dict[str, torch.Tensor]:
+        rows = self.x.view(-1, self.x.shape[-1])
+        return ops.score(rows, self._start, self._count, self.samples, self.config, self.backend)
+
+    def _replay(self) -> None:
+        with torch.cuda.device(self.device):
+            if self._graph is None:
+                # Compiles and allocates on a stream of its own, as capturing asks for.
+                side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    for _ in range(_WARM_UPS):
+                        self._run()
+                torch.cuda.current_stream().wait_stream(side)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    self._scores = self._run()
+                self._graph = graph
+            self._graph.replay()
+
+    def _result(self) -> FaseResult:
+        columns: dict[str, Any] = {"labels": None, **self._scores}
+        if not self.config.swept:
+            columns = {name: c[:, 0] if name in HAS_ALPHAS and c is not None else c for name, c in columns.items()}
+        info = RunInfo(backend=self.backend, samples=self.tasks * self.samples)
+        count = self._count if self.device.type == "cuda" else self._count.clone()
+        return FaseResult(**columns, n_samples=count, config=self.config, info=info)

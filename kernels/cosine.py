@@ -1,0 +1,770 @@
+"""Cosine distance matrices of tasks of up to 1024 samples (SPEC 2), in tiles of 64 x 64.
+
+A first launch computes the tiles on the diagonal, and with them the lengths of the rows; a second one the tiles above
+it, which are written twice. float32 rows are measured in a launch before these.
+
+A tensor core truncates as it accumulates, always towards zero, so products are summed in slices of one block of columns
+each, and a compensated float32 sum adds the slices. The lengths of the rows come from the same products, the diagonal
+of the Gram matrix: what truncation takes off a product of near-duplicates, it takes off their lengths too.
+
+16-bit rows are multiplied as they are: their products are exact. D = 1 - G_ij / sqrt(G_ii G_jj).
+
+float32 rows are scaled to unit length and the task's first row, the origin, is subtracted before the product, so that
+what cancels is the distance to that row and not 1, and near-duplicates keep their digits. With q the squared distance
+to the origin by the tensor core and Q by ordinary arithmetic, D_ij = (q - G_ij) Q / q of q = (q_i + q_j) / 2 and Q
+alike: the quotient takes out the truncation, which is the same part of q and of G_ij where it matters. README.md has
+the errors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from fase_gpu.kernels.shipped import Shipped
+
+# Status, as in fase_gpu.results.
+OK = tl.constexpr(0)
+EMPTY = tl.constexpr(1)
+SINGLE = tl.constexpr(2)
+NOT_FINITE = tl.constexpr(3)
+ZERO_VECTOR = tl.constexpr(4)
+# Squared lengths between which no square or product of a row over- or underflows in a way that matters.
+SHORTEST = tl.constexpr(1e-24)
+LONGEST = tl.constexpr(1e24)
+# In place of the power of two that a row is multiplied by: why it has none. The least of a task is the reason to give.
+HAS_NO_NUMBER = tl.constexpr(-2.0)
+IS_ZERO = tl.constexpr(-1.0)
+INFINITE_BITS = tl.constexpr(0x7F800000)
+# The bits of a float32 that TF32 holds, and half of the first one below them.
+TF32_BITS = tl.constexpr(-8192)
+TF32_HALF = tl.constexpr(4096)
+# Below this a distance is rounding: the rows are one row.
+NOTHING = tl.constexpr(1e-12)
+# Adding and subtracting it rounds a float64 below 2^51 half to even.
+INTEGERS = tl.constexpr(6755399441055744.0)
+# Columns of a row that a program reads at once where it measures many rows, and where it measures one.
+MANY_ROWS = tl.constexpr(128)
+ONE_ROW = tl.constexpr(1024)
+# Rows of the workspace, one number for each sample. The power of two that a row is multiplied by, and one over the
+# length of the product.
+LIFT = tl.constexpr(0)
+UNIT = tl.constexpr(1)
+# 16-bit rows: what UNIT lost when it was rounded.
+UNIT_LOST = tl.constexpr(2)
+# float32 rows: the squared distance to the origin from the tensor core, in two parts, and by ordinary arithmetic.
+SQUARE = tl.constexpr(2)
+SQUARE_LOST = tl.constexpr(3)
+TRUE_SQUARE = tl.constexpr(4)
+NUMBERS = tl.constexpr(5)
+
+
+@triton.jit
+def _rows(x_ptr, index_ptr, indexed, first, i, inside, row_stride):
+    """Pointers to the rows of samples i of the task whose packed rows start at `first`."""
+    row = first + i
+    if indexed != 0:
+        row = tl.load(index_ptr + row, mask=inside, other=0)
+    return x_ptr + row * row_stride
+
+
+@triton.jit
+def _add(total, lost, part):
+    """A compensated sum, total - lost, with one more part in it."""
+    part = part - lost
+    new = total + part
+    return new, (new - total) - part
+
+
+@triton.jit
+def _load(row, inside, k, d):
+    return tl.load(row[:, None] + k[None, :], mask=inside[:, None] & (k < d)[None, :], other=0.0)
+
+
+@triton.jit
+def _load_origin(row, lift, unit, k, d):
+    return tl.load(row[:, None] + k[None, :], mask=(k < d)[None, :], other=0.0) * lift[:, None] * unit[:, None]
+
+
+@triton.jit
+def _relative(x, lift, unit, origin):
+    """Rows scaled to unit length, seen from the origin. Explicitly fused, so that equal rows are equal everywhere."""
+    return tl.fma(x * lift[:, None], tl.broadcast_to(unit[:, None], x.shape), tl.broadcast_to(-origin, x.shape))
+
+
+@triton.jit
+def _squared_lengths(
+    row, inside, lift, unit, origin_row, origin_lift, origin_unit, d, CENTRED: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """Squared lengths [R] float64 of the rows times lift, or where CENTRED of the differences to the origin."""
+    column = tl.arange(0, COLUMNS)
+    total = tl.zeros([lift.shape[0], COLUMNS], tl.float32)
+    lost = total
+    for start in range(0, d, COLUMNS):
+        x = _load(row, inside, start + column, d)
+        if CENTRED:
+            x = _relative(x, lift, unit, _load_origin(origin_row, origin_lift, origin_unit, start + column, d))
+        else:
+            x = x * lift[:, None]
+        total, lost = _add(total, lost, x * x)
+    return tl.sum(total.to(tl.float64) - lost.to(tl.float64), 1)
+
+
+@triton.jit
+def _lifts(row, inside, d, COLUMNS: tl.constexpr):
+    """Powers of two that bring the largest coordinates of rows near 1, or why there is none; 1 outside, [R]."""
+    column = tl.arange(0, COLUMNS)
+    largest = tl.zeros(inside.shape, tl.int32)
+    for start in range(0, d, COLUMNS):
+        # As bits, floats order as they are, and what is not finite comes last.
+        bits = _load(row, inside, start + column, d).to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+        largest = tl.maximum(largest, tl.max(bits, 1))
+    # The exponent is turned around its bias; what is left over at the ends of the range does no harm.
+    exponent = tl.minimum(tl.maximum(254 - (largest >> 23), 1), 253)
+    lift = (exponent << 23).to(tl.float32, bitcast=True)
+    lift = tl.where(largest == 0, IS_ZERO, tl.where(largest >= INFINITE_BITS, HAS_NO_NUMBER, lift))
+    return tl.where(inside, lift, 1.0)
+
+
+@triton.jit
+def _is_odd(square, inside):
+    """Whether squared lengths are of rows that need a lift, or of no usable row."""
+    return inside & ~((square > SHORTEST) & (square < LONGEST))
+
+
+@triton.jit
+def _measured(row, inside, d, COLUMNS: tl.constexpr):
+    """Lifts of rows and the inverse lengths of the rows times those, [R] float32."""
+    lift = tl.full(inside.shape, 1.0, tl.float32)
+    square = _squared_lengths(row, inside, lift, lift, row, lift, lift, d, False, COLUMNS)
+    if tl.max(_is_odd(square, inside).to(tl.int32), 0) > 0:
+        lift = _lifts(row, inside, d, COLUMNS)
+        square = _squared_lengths(row, inside & (lift > 0), lift, lift, row, lift, lift, d, False, COLUMNS)
+    return lift, (1.0 / tl.sqrt(tl.where(square > 0, square, 1.0))).to(tl.float32)
+
+
+@triton.jit
+def _high(x):
+    """What TF32 holds of float32, to nearest."""
+    return ((x.to(tl.int32, bitcast=True) + TF32_HALF) & TF32_BITS).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _dot(a, b, acc, UPCAST: tl.constexpr):
+    if UPCAST:
+        # The interpreter multiplies bfloat16 wrongly and adds float32 one by one, less exactly than a tensor core.
+        part = tl.dot(a.to(tl.float64), tl.trans(b).to(tl.float64), input_precision="ieee").to(tl.float32)
+        return part if acc is None else acc + part
+    else:
+        return tl.dot(a, tl.trans(b), acc, input_precision="tf32" if a.dtype == tl.float32 else "ieee")
+
+
+@triton.jit
+def _gram(
+    row,  # [TILE] pointers, with inside, lift and unit of those rows
+    inside,
+    lift,
+    unit,
+    other_row,  # [TILE] pointers and the same for the other rows; not read where SAME
+    other_inside,
+    other_lift,
+    other_unit,
+    origin_row,  # [1] pointer, with lift and unit; read where CENTRED
+    origin_lift,
+    origin_unit,
+    d,
+    SAME: tl.constexpr,
+    CENTRED: tl.constexpr,
+    LIFTED: tl.constexpr,
+    UPCAST: tl.constexpr,
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Products of rows, [TILE, TILE], as the difference of two float32."""
+    k = tl.arange(0, BLOCK)
+    total = tl.zeros([TILE, TILE], tl.float32)
+    lost = tl.zeros([TILE, TILE], tl.float32)
+    # Lifted products are rare: they take no memory for loads in advance.
+    for start in tl.range(0, d, BLOCK, num_stages=1 if LIFTED else None):
+        a = _load(row, inside, start + k, d)
+        if not SAME:
+            b = _load(other_row, other_inside, start + k, d)
+        if CENTRED:
+            origin = _load_origin(origin_row, origin_lift, origin_unit, start + k, d)
+            a = _relative(a, lift, unit, origin)
+            if not SAME:
+                b = _relative(b, other_lift, other_unit, origin)
+        elif LIFTED:
+            a = (a.to(tl.float32) * lift[:, None]).to(a.dtype)
+            if not SAME:
+                b = (b.to(tl.float32) * other_lift[:, None]).to(b.dtype)
+        if SAME:
+            b = a
+        # A new accumulator each time. Were `part` added to `total` as it is, the compiler would sum in the tensor core.
+        if CENTRED:
+            # As input_precision="tf32x3" does it, without its guards against what is not finite: there is none here.
+            high = _high(a)
+            low = a - high
+            other_high = _high(b)
+            other_low = b - other_high
+            part = _dot(low, other_high, None, UPCAST)
+            part = _dot(high, other_low, part, UPCAST)
+            part = _dot(high, other_high, part, UPCAST)
+        else:
+            part = _dot(a, b, None, UPCAST)
+        total, lost = _add(total, lost, part)
+    return total, lost
+
+
+@triton.jit
+def _centred_distance(gram, gram_lost, square, square_lost, true_square, other_square, other_lost, other_true_square):
+    """Distances [TILE, TILE] float32 of rows seen from the origin.
+
+    gram, gram_lost      their products
+    square, square_lost  [TILE] diagonal of the products at the rows of the tile, and at its columns
+    true_square          [TILE] the same by ordinary arithmetic
+    """
+    # Where they cancel, the differences are exact.
+    apart = 0.5 * ((square[:, None] - gram) - (square_lost[:, None] - gram_lost))
+    apart += 0.5 * ((other_square[None, :] - gram) - (other_lost[None, :] - gram_lost))
+    middle = 0.5 * square[:, None] + 0.5 * other_square[None, :]
+    shift = 0.5 * (true_square - square)[:, None] + 0.5 * (other_true_square - other_square)[None, :]
+    # Nothing is apart where both rows are the origin.
+    return tl.fma(apart, shift / tl.maximum(middle, 1e-30), apart)
+
+
+@triton.jit
+def _direct_distance(gram, gram_lost, unit, unit_lost, other_unit, other_unit_lost):
+    """Distances [TILE, TILE] float32 from products of rows and one over their lengths, unit + unit_lost.
+
+    1 - gram * unit * other_unit to about 45 bits: each product is kept with what its rounding lost.
+    """
+    units = unit * other_unit
+    units_lost = tl.fma(unit, other_unit, -units) + (unit * other_unit_lost + unit_lost * other_unit)
+    cosine = gram * units
+    cosine_lost = tl.fma(gram, units, -cosine) + (gram * units_lost - gram_lost * units)
+    apart = (1.0 - cosine) - cosine_lost
+    return tl.where(tl.abs(apart) < NOTHING, 0.0, apart)
+
+
+@triton.jit
+def _raised(distance, min_distance, ROUNDED: tl.constexpr):
+    """At least min_distance, and where ROUNDED to 6 decimals, half to even."""
+    distance = tl.maximum(distance, min_distance)
+    if ROUNDED:
+        millionths = distance.to(tl.float64) * 1e6
+        whole = (millionths + INTEGERS) - INTEGERS
+        distance = (tl.where(millionths < 2251799813685248.0, whole, millionths) / 1e6).to(tl.float32)
+    return distance
+
+
+@triton.jit
+def _status_of(least_lift, n):
+    single = tl.where(n == 1, SINGLE, tl.where(n == 0, EMPTY, OK))
+    return tl.where(least_lift == HAS_NO_NUMBER, NOT_FINITE, tl.where(least_lift == IS_ZERO, ZERO_VECTOR, single))
+
+
+@triton.jit
+def _store(matrix_ptr, distance, i, j, n, size):
+    """Store distances [I, J] at rows i and columns j of a matrix [size, size].
+
+    Up to three columns of what is no sample are written too, so that stores are whole vectors.
+    """
+    whole_vectors = (n + 3) // 4 * 4
+    mask = (i < n)[:, None] & (j < whole_vectors)[None, :]
+    tl.store(matrix_ptr + (i[:, None] * size + j[None, :]), distance, mask=mask)
+
+
+@triton.jit
+def _matrix(dist_ptr, slot, size):
+    """The first element of a slot's matrix."""
+    return dist_ptr + slot * size * size
+
+
+@triton.jit(do_not_specialize=["indexed"])
+def _rows_kernel(
+    x_ptr,  # [S, d] float32
+    start_ptr,  # [T] int64, first packed row of each task
+    count_ptr,  # [T] int64
+    task_ptr,  # [W] int64, or -1
+    index_ptr,  # [R] int64: packed row -> row of x; read where indexed
+    rows_ptr,  # [W, NUMBERS, size] float32, all but SQUARE and SQUARE_LOST written
+    indexed,  # 0 or 1
+    row_stride,
+    d,
+    size,
+    ROWS: tl.constexpr,
+    VECTOR: tl.constexpr,
+):
+    blocks = size // ROWS
+    slot = (tl.program_id(0) // blocks).to(tl.int64)
+    task = tl.load(task_ptr + slot)
+    if task < 0:
+        return
+    n = tl.load(count_ptr + task).to(tl.int32)
+    i = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
+    inside = i < n
+    if tl.min(i, 0) >= n:
+        return
+    first = tl.load(start_ptr + task)
+    if VECTOR > 1:
+        # Says that rows start at multiples of a vector of 16 bytes and end there.
+        row_stride = row_stride // VECTOR * VECTOR
+        d = d // VECTOR * VECTOR
+    row = _rows(x_ptr, index_ptr, indexed, first, i, inside, row_stride)
+    lift, unit = _measured(row, inside, d, MANY_ROWS)
+    # The first row stands for itself as every program measures it, alone.
+    origin = tl.arange(0, 1)
+    origin_row = _rows(x_ptr, index_ptr, indexed, first, origin, origin == 0, row_stride)
+    origin_lift, origin_unit = _measured(origin_row, origin == 0, d, ONE_ROW)
+    unit = tl.where(i == 0, origin_unit, unit)
+    usable = inside & (lift > 0)
+    square = _squared_lengths(row, usable, lift, unit, origin_row, origin_lift, origin_unit, d, True, MANY_ROWS)
+    number_ptr = rows_ptr + slot * (NUMBERS * size) + i
+    tl.store(number_ptr + LIFT * size, lift, mask=inside)
+    tl.store(number_ptr + UNIT * size, unit, mask=inside)
+    tl.store(number_ptr + TRUE_SQUARE * size, square.to(tl.float32), mask=inside)
+
+
+@triton.jit(do_not_specialize=["indexed"])
+def _diagonal_kernel(
+    x_ptr,  # [S, d] float32, float16 or bfloat16
+    start_ptr,  # [T] int64, first packed row of each task
+    count_ptr,  # [T] int64
+    task_ptr,  # [W] int64, or -1
+    index_ptr,  # [R] int64: packed row -> row of x; read where indexed
+    rows_ptr,  # [W, NUMBERS, size] float32, written
+    dist_ptr,  # [W, size, size] float32, tiles on the diagonal written
+    status_ptr,  # [W] int8, written where N == TILE
+    indexed,  # 0 or 1
+    row_stride,
+    d,
+    min_distance,
+    size,
+    N: tl.constexpr,  # size where that is one tile, and else the largest size
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    CENTRED: tl.constexpr,
+    LIFTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    tiles = size // TILE
+    slot = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    task = tl.load(task_ptr + slot)
+    if task < 0:
+        return
+    n = tl.load(count_ptr + task).to(tl.int32)
+    if N == TILE and n == 0:
+        tl.store(status_ptr + slot, EMPTY)
+    if tile * TILE >= n:
+        return
+    first = tl.load(start_ptr + task)
+    if VECTOR > 1:
+        # Says that rows start at multiples of a vector of 16 bytes and end there.
+        row_stride = row_stride // VECTOR * VECTOR
+        d = d // VECTOR * VECTOR
+    i = tile * TILE + tl.arange(0, TILE)
+    inside = i < n
+    row = _rows(x_ptr, index_ptr, indexed, first, i, inside, row_stride)
+
+    number_ptr = rows_ptr + slot * (NUMBERS * size)
+    origin = tl.arange(0, 1)
+    origin_row = _rows(x_ptr, index_ptr, indexed, first, origin, origin == 0, row_stride)
+    if CENTRED:
+        lift = tl.load(number_ptr + LIFT * size + i, mask=inside, other=1.0)
+        unit = tl.load(number_ptr + UNIT * size + i, mask=inside, other=1.0)
+        origin_lift = tl.load(number_ptr + LIFT * size + origin)
+        origin_unit = tl.load(number_ptr + UNIT * size + origin)
+    else:
+        lift = tl.full([TILE], 1.0, tl.float32)
+        unit = lift
+        origin_lift = tl.full([1], 1.0, tl.float32)
+        origin_unit = origin_lift
+    usable = inside & (lift > 0)
+    gram, gram_lost = _gram(
+        row, usable, lift, unit, row, usable, lift, unit, origin_row, origin_lift, origin_unit, d,
+        True, CENTRED, False, UPCAST, TILE, BLOCK,
+    )  # fmt: skip
+    place = tl.arange(0, TILE)
+    same = place[:, None] == place[None, :]
+    square = tl.sum(tl.where(same, gram, 0.0), 1)
+    square_lost = tl.sum(tl.where(same, gram_lost, 0.0), 1)
+    if CENTRED:
+        if N > TILE:
+            tl.store(number_ptr + SQUARE * size + i, square, mask=inside)
+            tl.store(number_ptr + SQUARE_LOST * size + i, square_lost, mask=inside)
+        true_square = tl.load(number_ptr + TRUE_SQUARE * size + i, mask=inside, other=1.0)
+        distance = _centred_distance(
+            gram, gram_lost, square, square_lost, true_square, square, square_lost, true_square
+        )
+    else:
+        if tl.max(_is_odd(square, inside).to(tl.int32), 0) > 0:
+            lift = _lifts(row, inside, d, BLOCK)
+            if LIFTS:
+                usable = inside & (lift > 0)
+                gram, gram_lost = _gram(
+                    row, usable, lift, unit, row, usable, lift, unit, origin_row, origin_lift, origin_unit, d,
+                    True, CENTRED, True, UPCAST, TILE, BLOCK,
+                )  # fmt: skip
+                square = tl.sum(tl.where(same, gram, 0.0), 1)
+                square_lost = tl.sum(tl.where(same, gram_lost, 0.0), 1)
+        exact = square.to(tl.float64) - square_lost.to(tl.float64)
+        exact = 1.0 / tl.sqrt(tl.where(exact > 0, exact, 1.0))
+        unit = exact.to(tl.float32)
+        unit_lost = (exact - unit.to(tl.float64)).to(tl.float32)
+        if N > TILE:
+            tl.store(number_ptr + LIFT * size + i, lift, mask=inside)
+            tl.store(number_ptr + UNIT * size + i, unit, mask=inside)
+            tl.store(number_ptr + UNIT_LOST * size + i, unit_lost, mask=inside)
+        distance = _direct_distance(
+            gram, gram_lost, unit[:, None], unit_lost[:, None], unit[None, :], unit_lost[None, :]
+        )
+    if CENTRED:
+        # The three products of the split are not added in the same order on both sides.
+        distance = 0.5 * distance + 0.5 * tl.trans(distance)
+    distance = tl.where(same, 0.0, _raised(distance, min_distance, ROUNDED))
+    if N == TILE:
+        least = tl.min(lift, 0)
+        tl.store(status_ptr + slot, _status_of(least, n))
+        distance = tl.where(least < 0, 0.0, distance)
+    _store(_matrix(dist_ptr, slot, size), distance, i, i, n, size)
+
+
+@triton.jit(do_not_specialize=["indexed"])
+def _pairs_kernel(
+    x_ptr,  # [S, d] float32, float16 or bfloat16
+    start_ptr,  # [T] int64, first packed row of each task
+    count_ptr,  # [T] int64
+    task_ptr,  # [W] int64, or -1
+    index_ptr,  # [R] int64: packed row -> row of x; read where indexed
+    rows_ptr,  # [W, NUMBERS, size] float32
+    dist_ptr,  # [W, size, size] float32, written off the diagonal, and all of a task that is not OK
+    status_ptr,  # [W] int8, written
+    indexed,  # 0 or 1
+    row_stride,
+    d,
+    min_distance,
+    size,
+    N: tl.constexpr,  # size where that is one tile, and else the largest size
+    TILE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    CENTRED: tl.constexpr,
+    LIFTS: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
+    tiles = size // TILE
+    pairs = tiles * (tiles + 1) // 2
+    slot = (tl.program_id(0) // pairs).to(tl.int64)
+    pair = tl.program_id(0) % pairs
+    task = tl.load(task_ptr + slot)
+    if task < 0:
+        return
+    n = tl.load(count_ptr + task).to(tl.int32)
+    if (pair == 0) & (n == 0):
+        tl.store(status_ptr + slot, EMPTY)
+    # Pairs (0, 0), (0, 1), (1, 1), (0, 2), ...: the square root is exact wherever it is whole.
+    high = ((tl.sqrt_rn((8 * pair + 1).to(tl.float32)) - 1.0) * 0.5).to(tl.int32)
+    low = pair - high * (high + 1) // 2
+    if high * TILE >= n:
+        return
+    number_ptr = rows_ptr + slot * (NUMBERS * size)
+    every = tl.arange(0, N)
+    least = tl.min(tl.load(number_ptr + LIFT * size + every, mask=every < n, other=1.0), 0)
+    if pair == 0:
+        tl.store(status_ptr + slot, _status_of(least, n))
+    if (low == high) & (least > 0):
+        return
+
+    i = low * TILE + tl.arange(0, TILE)
+    j = high * TILE + tl.arange(0, TILE)
+    i_inside = i < n
+    j_inside = j < n
+    matrix_ptr = _matrix(dist_ptr, slot, size)
+    if least < 0:
+        nothing = tl.zeros([TILE, TILE], tl.float32)
+        _store(matrix_ptr, nothing, i, j, n, size)
+        _store(matrix_ptr, nothing, j, i, n, size)
+        return
+
+    first = tl.load(start_ptr + task)
+    if VECTOR > 1:
+        row_stride = row_stride // VECTOR * VECTOR
+        d = d // VECTOR * VECTOR
+    row = _rows(x_ptr, index_ptr, indexed, first, i, i_inside, row_stride)
+    other_row = _rows(x_ptr, index_ptr, indexed, first, j, j_inside, row_stride)
+    origin = tl.arange(0, 1)
+    origin_row = _rows(x_ptr, index_ptr, indexed, first, origin, origin == 0, row_stride)
+    lift = tl.load(number_ptr + LIFT * size + i, mask=i_inside, other=1.0)
+    other_lift = tl.load(number_ptr + LIFT * size + j, mask=j_inside, other=1.0)
+    if CENTRED:
+        unit = tl.load(number_ptr + UNIT * size + i, mask=i_inside, other=1.0)
+        other_unit = tl.load(number_ptr + UNIT * size + j, mask=j_inside, other=1.0)
+        origin_lift = tl.load(number_ptr + LIFT * size + origin)
+        origin_unit = tl.load(number_ptr + UNIT * size + origin)
+    else:
+        unit = lift
+        other_unit = other_lift
+        origin_lift = tl.full([1], 1.0, tl.float32)
+        origin_unit = origin_lift
+    lifted = tl.max(tl.maximum((lift != 1.0).to(tl.int32), (other_lift != 1.0).to(tl.int32)), 0)
+    if LIFTS and lifted > 0:
+        gram, gram_lost = _gram(
+            row, i_inside, lift, unit, other_row, j_inside, other_lift, other_unit,
+            origin_row, origin_lift, origin_unit, d, False, CENTRED, True, UPCAST, TILE, BLOCK,
+        )  # fmt: skip
+    else:
+        gram, gram_lost = _gram(
+            row, i_inside, lift, unit, other_row, j_inside, other_lift, other_unit,
+            origin_row, origin_lift, origin_unit, d, False, CENTRED, False, UPCAST, TILE, BLOCK,
+        )  # fmt: skip
+    if CENTRED:
+        square = tl.load(number_ptr + SQUARE * size + i, mask=i_inside, other=1.0)
+        other_square = tl.load(number_ptr + SQUARE * size + j, mask=j_inside, other=1.0)
+        square_lost = tl.load(number_ptr + SQUARE_LOST * size + i, mask=i_inside, other=0.0)
+        other_lost = tl.load(number_ptr + SQUARE_LOST * size + j, mask=j_inside, other=0.0)
+        true_square = tl.load(number_ptr + TRUE_SQUARE * size + i, mask=i_inside, other=1.0)
+        other_true_square = tl.load(number_ptr + TRUE_SQUARE * size + j, mask=j_inside, other=1.0)
+        distance = _centred_distance(
+            gram, gram_lost, square, square_lost, true_square, other_square, other_lost, other_true_square
+        )
+    else:
+        unit = tl.load(number_ptr + UNIT * size + i, mask=i_inside, other=1.0)
+        other_unit = tl.load(number_ptr + UNIT * size + j, mask=j_inside, other=1.0)
+        unit_lost = tl.load(number_ptr + UNIT_LOST * size + i, mask=i_inside, other=0.0)
+        other_unit_lost = tl.load(number_ptr + UNIT_LOST * size + j, mask=j_inside, other=0.0)
+        distance = _direct_distance(
+            gram, gram_lost, unit[:, None], unit_lost[:, None], other_unit[None, :], other_unit_lost[None, :]
+        )
+    distance = _raised(distance, min_distance, ROUNDED)
+    _store(matrix_ptr, distance, i, j, n, size)
+    _store(matrix_ptr, tl.trans(distance), j, i, n, size)
+
+
+class _Tiles(NamedTuple):
+    """How a dtype is multiplied in tiles of one size."""
+
+    block: int
+    """Columns of a slice of the products."""
+    warps: int
+    stages: int
+    registers: int
+    """Most that a thread takes, of any kernel of tiles."""
+    shared: int
+    """Most bytes that a program takes."""
+
+
+_WIDE: Final = {
+    torch.float32: {
+        16: _Tiles(32, 1, 3, 144, 5120),
+        32: _Tiles(32, 2, 3, 216, 9216),
+        64: _Tiles(32, 4, 3, 248, 50176),
+    },
+    torch.float16: {
+        16: _Tiles(64, 1, 3, 120, 5120),
+        32: _Tiles(64, 2, 3, 152, 9216),
+        64: _Tiles(64, 4, 3, 168, 50176),
+    },
+    torch.bfloat16: {
+        16: _Tiles(64, 1, 3, 120, 5120),
+        32: _Tiles(64, 2, 3, 160, 9216),
+        64: _Tiles(64, 4, 3, 224, 50176),
+    },
+}
+# Without whole vectors, addresses take more registers.
+_NARROW: Final = {
+    torch.float32: {
+        16: _Tiles(16, 1, 3, 144, 5120),
+        32: _Tiles(16, 2, 3, 216, 9216),
+        64: _Tiles(16, 8, 3, 200, 25600),
+    },
+    torch.float16: {
+        16: _Tiles(64, 1, 3, 160, 5120),
+        32: _Tiles(64, 2, 3, 240, 9216),
+        64: _Tiles(64, 4, 3, 216, 17408),
+    },
+    torch.bfloat16: {
+        16: _Tiles(64, 1, 3, 160, 5120),
+        32: _Tiles(64, 2, 3, 240, 9216),
+        64: _Tiles(64, 4, 3, 240, 17408),
+    },
+}
+_NAMES: Final = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_SHAPES: Final = ((10, 768), (50, 768), (100, 768), (1000, 768))
+_LARGEST_TILE: Final = 64
+_MOST_SAMPLES: Final = 1024
+_ROWS: Final = 16
+_ROWS_WARPS: Final = 4
+# The interpreter has a function of another class in place of each kernel.
+_INTERPRETED: Final = not isinstance(_pairs_kernel, triton.JITFunction)
+
+
+def _plan(dtype: torch.dtype, size: int, aligned: bool) -> tuple[int, _Tiles]:
+    tile = min(size, _LARGEST_TILE)
+    return tile, (_WIDE if aligned else _NARROW)[dtype][tile]
+
+
+def _vector(dtype: torch.dtype, aligned: bool) -> int:
+    """Elements that are loaded at once."""
+    return 16 // dtype.itemsize if aligned else 1
+
+
+def _constants(dtype: torch.dtype, size: int, aligned: bool, rounded: bool, interpreted: bool) -> dict[str, Any]:
+    """Constants of the kernels of tiles."""
+    tile, plan = _plan(dtype, size, aligned)
+    return {
+        "N": tile if size == tile else _MOST_SAMPLES,
+        "TILE": tile,
+        "BLOCK": plan.block,
+        "VECTOR": _vector(dtype, aligned),
+        "CENTRED": dtype == torch.float32,
+        "LIFTS": dtype == torch.bfloat16,
+        "ROUNDED": rounded,
+        "UPCAST": interpreted,
+    }
+
+
+def launch_cosine(
+    x: torch.Tensor,
+    row_stride: int,
+    start: torch.Tensor,
+    count: torch.Tensor,
+    task: torch.Tensor,
+    index: torch.Tensor | None,
+    rows: torch.Tensor,
+    dist: torch.Tensor,
+    status: torch.Tensor,
+    min_distance: float,
+    rounded: bool,
+) -> None:
+    """Distances 1 - cos of every pair of samples of the task of each slot, and its status.
+
+    x             [S, d] float32, float16 or bfloat16, the coordinates of a row side by side
+    row_stride    elements from a row to the next
+    start, count  [T] int64, first packed row and samples of each task; at most N samples in the tasks of the slots
+    task          [W] int64, the task of each slot or -1: nothing is written for it
+    index         [R] int64 or None: packed row i is row index[i] of x
+    rows          [W, 5, N] float32, workspace
+    dist          [W, N, N] float32, N a power of two from 16 to 1024, contiguous: the first n rows and columns are
+                  written, the same on both sides of a diagonal of zeros, all zero where a task is not OK. Columns
+                  from n on may be written or not
+    status        [W] int8, written: OK, EMPTY, SINGLE, NOT_FINITE or ZERO_VECTOR
+    min_distance  what distances of two samples are raised to
+    rounded       whether they are then rounded to 6 decimals, half to even (SPEC 7)
+    """
+    slots, size, d = dist.shape[0], dist.shape[-1], x.shape[-1]
+    vector = _vector(x.dtype, True)
+    aligned = row_stride % vector == 0 and d % vector == 0 and x.data_ptr() % 16 == 0
+    tile, plan = _plan(x.dtype, size, aligned)
+    constants = _constants(x.dtype, size, aligned, rounded, _INTERPRETED)
+    given = (x, start, count, task, start if index is None else index)
+    numbers = (0 if index is None else 1, row_stride, d)
+    if x.dtype == torch.float32:
+        _rows_kernel[(slots * (size // _ROWS),)](
+            *given, rows, *numbers, size, ROWS=_ROWS, VECTOR=constants["VECTOR"],
+            num_warps=_ROWS_WARPS, num_stages=1, enable_fp_fusion=False,
+        )  # fmt: skip
+    arguments = (*given, rows, dist, status, *numbers, min_distance, size)
+    options = {"num_warps": plan.warps, "num_stages": plan.stages, "enable_fp_fusion": False}
+    tiles = size // tile
+    _diagonal_kernel[(slots * tiles,)](*arguments, **constants, **options)
+    if tiles > 1:
+        _pairs_kernel[(slots * (tiles * (tiles + 1) // 2),)](*arguments, **constants, **options)
+
+
+def shipped() -> list[Shipped]:
+    """What launch_cosine launches."""
+    found = [_shipped_rows(aligned) for aligned in (True, False)]
+    for dtype in _WIDE:
+        found += [_shipped(_diagonal_kernel, dtype, size, True, False) for size in (16, 32, 64, _MOST_SAMPLES)]
+        found.append(_shipped(_pairs_kernel, dtype, _MOST_SAMPLES, True, False))
+        for kernel in (_diagonal_kernel, _pairs_kernel):
+            found.append(_shipped(kernel, dtype, _MOST_SAMPLES, False, False))
+            found.append(_shipped(kernel, dtype, _MOST_SAMPLES, True, True))
+    return found
+
+
+def _types(kernel: Any, dtype: torch.dtype, constants: dict[str, Any]) -> dict[str, str]:
+    """The signature of a kernel."""
+    types = {
+        "x_ptr": f"*{_NAMES[dtype]}",
+        **dict.fromkeys(("start_ptr", "count_ptr", "task_ptr", "index_ptr"), "*i64"),
+        **dict.fromkeys(("rows_ptr", "dist_ptr"), "*fp32"),
+        "status_ptr": "*i8",
+        "min_distance": "fp32",
+        **dict.fromkeys(("indexed", "row_stride", "d", "size"), "i32"),
+    }
+    return {name: "constexpr" if name in constants else types[name] for name in kernel.arg_names}
+
+
+def _aligned(signature: dict[str, str], aligned: bool) -> tuple[str, ...]:
+    """Arguments that are multiples of 16, for the dimensions that encoders have."""
+    given = [name for name, type in signature.items() if type.startswith("*") and (aligned or name != "x_ptr")]
+    return (*given, "size", *(("row_stride", "d") if aligned else ()))
+
+
+def _shipped_rows(aligned: bool) -> Shipped:
+    constants = {"ROWS": _ROWS, "VECTOR": _vector(torch.float32, aligned)}
+    signature = _types(_rows_kernel, torch.float32, constants)
+    return Shipped(
+        name=f"cosine rows fp32{'' if aligned else ' unaligned'}",
+        kernel=_rows_kernel,
+        signature=signature,
+        constants=constants,
+        warps=_ROWS_WARPS,
+        stages=1,
+        aligned=_aligned(signature, aligned),
+        registers=112 if aligned else 168,
+        shared=2304,
+        mma=None,
+        wide=aligned,
+        programs=lambda n, d: math.ceil(n / _ROWS),
+        traffic=lambda n, d: n * (4 * d + 12),
+        trips=lambda n, d: (math.ceil(d / 128), 0, 0, math.ceil(d / 1024), 0, 0, math.ceil(d / 128)),
+        shapes=_SHAPES,
+        fp_fusion=False,
+    )
+
+
+def _shipped(kernel: Any, dtype: torch.dtype, size: int, aligned: bool, rounded: bool) -> Shipped:
+    tile, plan = _plan(dtype, size, aligned)
+    constants = _constants(dtype, size, aligned, rounded, False)
+    signature = _types(kernel, dtype, constants)
+    pairs = kernel is _pairs_kernel
+    name = f"cosine {'pairs' if pairs else 'diagonal'} n<={size} {_NAMES[dtype]}"
+    matrix = "HGMMA" if tile == 64 else "HMMA.1688.F32.TF32" if constants["CENTRED"] else "HMMA.16816.F32"
+    # The products; and where they are not of float32, what rows need that are lifted or refused, which is rare.
+    loops: tuple[int, ...]
+    if pairs:
+        loops = (0, 1) if constants["LIFTS"] else (1,)
+    else:
+        loops = (1,) if constants["CENTRED"] else (1, 0, 0) if constants["LIFTS"] else (1, 0)
+    return Shipped(
+        name=f"{name}{'' if aligned else ' unaligned'}{' rounded' if rounded else ''}",
+        kernel=kernel,
+        signature=signature,
+        constants=constants,
+        warps=plan.warps,
+        stages=plan.stages,
+        aligned=_aligned(signature, aligned),
+        registers=plan.registers,
+        shared=plan.shared,
+        mma=matrix,
+        wide=aligned,
+        programs=lambda n, d: _tiles(n, tile) * (_tiles(n, tile) - 1) / 2 if pairs else _tiles(n, tile),
+        traffic=lambda n, d: n * d * dtype.itemsize + 4 * n * (n - tile if pairs else min(n, tile)),
+        trips=lambda n, d: tuple(part * math.ceil(d / plan.block) for part in loops),
+        shapes=tuple(shape for shape in _SHAPES if shape[0] <= size and (shape[0] > tile or not pairs)),
+        fp_fusion=False,
+    )
+
+
+def _tiles(n: int, tile: int) -> int:
+    return math.ceil(n / tile)
