@@ -320,6 +320,7 @@ def _rows_kernel(
     origin = tl.arange(0, 1)
     origin_row = _rows(x_ptr, index_ptr, indexed, first, origin, origin == 0, row_stride)
     origin_lift, origin_unit = _measured(origin_row, origin == 0, d, ONE_ROW)
+    lift = tl.where(i == 0, origin_lift, lift)
     unit = tl.where(i == 0, origin_unit, unit)
     usable = inside & (lift > 0)
     square = _squared_lengths(row, usable, lift, unit, origin_row, origin_lift, origin_unit, d, True, MANY_ROWS)

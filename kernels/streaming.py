@@ -187,12 +187,13 @@ def _scan_kernel(
                 row = tl.load(order_ptr + at, mask=at < n, other=0, cache_modifier=".ca")
                 other = tl.load(order_ptr + other_at, mask=other_at < n, other=0, cache_modifier=".ca")
                 distance = _distances(gram, row, at, other, other_at, base_ptr, scale_ptr, n, min_distance, ROUNDED)
-                if FIRST:
-                    counted = (at[:, None] < other_at[None, :]) & (other_at < n)[None, :]
-                    total += tl.sum(tl.sum(tl.where(counted, distance, 0.0), 1).to(tl.float64), 0)
                 place = tl.load(place_ptr + at, mask=at < n, other=-1)
                 other_place = tl.load(place_ptr + other_at, mask=other_at < n, other=-1)
                 distance = tl.where(place[:, None] == other_place[None, :], INFINITY, distance)
+                if FIRST:
+                    part = tl.sum(tl.sum(tl.where(distance < INFINITY, distance, 0.0), 1).to(tl.float64), 0)
+                    # Tiles with rows among their columns have their pairs twice, here or in the next tile.
+                    total += tl.where(other_first < first + ROWS, part, 2 * part)
                 _improve(best_ptr, row, at < n, distance, other[None, :], 1)
                 if other_first < wanted:
                     _improve(best_ptr, other, other_at < n, distance, row[:, None], 0)
@@ -200,7 +201,7 @@ def _scan_kernel(
         done += tiles
         group += GROUP
     if FIRST:
-        tl.store(total_ptr + program, 2 * total)
+        tl.store(total_ptr + program, total)
 
 
 class _Plan(NamedTuple):
