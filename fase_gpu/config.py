@@ -117,7 +117,7 @@ class FaseConfig:
             raise InputError(f"min_distance: expected 1e-30 to 1e30, which float32 holds, got {self.min_distance!r}")
         if self.multiscale_range is not None:
             pair = _positives("multiscale_range", self.multiscale_range)
-            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] >= pair[1]:
+            if not isinstance(pair, tuple) or len(pair) != 2 or math.log2(pair[0]) >= math.log2(pair[1]):
                 raise InputError(f"multiscale_range: expected (lo, hi) with 0 < lo < hi, got {self.multiscale_range!r}")
             object.__setattr__(self, "multiscale_range", pair)
         if self.variant == "fixed_eps":

@@ -38,15 +38,24 @@ def score(
     config         of a variant that needs no classes
     backend        as in score_embeddings
 
+    The operator has no gradient. On a GPU the first call with a config copies its constants there: make one before
+    capturing a graph of your own. Where tasks of more than 64 samples are allowed, a launch for each size has slots for
+    all tasks, in chunks of 1 GiB of distances.
+
     Returns the fields of FaseResult by name, those of SWEPT_SCORES and n_clusters [T, A], labels [T, A, max_samples].
     Raises InputError for shapes, types and devices that cannot be, before anything is launched.
     """
-    config = FaseConfig() if config is None else config
+    config = checked_config(config)
+    if isinstance(max_samples, bool) or not isinstance(max_samples, (int, torch.SymInt)):
+        raise InputError(f"max_samples: expected an integer, got {max_samples!r}")
+    for name, tensor in (("x", x), ("start", start), ("count", count)):
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{name}: expected a tensor, got {type(tensor).__name__}")
     if config.variant in CLASS_VARIANTS or config.misaligned_union:
         raise InputError(f'variant: "{config.variant}" needs classes; use score_embeddings')
     low, high = config.multiscale_range or NEURAL_RANGE
     found = torch.ops.fase_gpu.score(
-        x,
+        x.detach(),
         start,
         count,
         max_samples,
@@ -87,6 +96,7 @@ def _score(
 ) -> list[torch.Tensor]:
     """See score."""
     _check(x, start, count, max_samples)
+    start, count = start.contiguous(), count.contiguous()
     fixed = variant == "fixed_eps"
     config = FaseConfig(
         alpha=1.6 if fixed else tuple(scales),
@@ -154,12 +164,21 @@ def _score_on_host(
     """By an executor that sorts the tasks on the host."""
     n = count.cpu().numpy()
     too_many = n > max_samples
-    rows = Rows(x, start.cpu().numpy(), np.where(too_many, 0, n))
+    rows = Rows(x, start.cpu().numpy(), np.where(too_many, 0, np.maximum(n, 0)))
     source = EmbeddingSource((rows,), max_samples)
     scores = (reference if backend == "reference" else executor).score(source, config, None)
     scores["status"].masked_fill_(torch.from_numpy(too_many).to(x.device), Status.TOO_MANY)
     # An operator's outputs are tensors of their own, laid out as the fake ones are.
     return {name: column.contiguous() for name, column in scores.items()}
+
+
+def checked_config(config: FaseConfig | None) -> FaseConfig:
+    """The config, or the default one. Raises InputError for anything else."""
+    if config is None:
+        return FaseConfig()
+    if not isinstance(config, FaseConfig):
+        raise InputError(f"config: expected a FaseConfig, got {type(config).__name__}")
+    return config
 
 
 def _check(x: torch.Tensor, start: torch.Tensor, count: torch.Tensor, max_samples: int) -> None:

@@ -36,7 +36,7 @@ def score_embeddings(
     n_samples   [T] integers from 0 to N, for padded x; None: every task has N
     offsets     [T + 1] integers, task t is the rows offsets[t] .. offsets[t + 1], for packed x
     config      what to compute; None is FaseConfig()
-    backend     "auto", "torch" or "reference" (float64 NumPy, slow)
+    backend     "auto": "triton" for CUDA tensors, "torch" elsewhere; one of them; or "reference" (float64 NumPy, slow)
     classes     for the variants "union", "intersection", "structural" and "textual": a class, any hashable value, for
                 each sample of each task
 
@@ -56,9 +56,9 @@ def score_distances(
 ) -> FaseResult:
     """Score T tasks from distance matrices [T, N, N] with n_samples [T], one matrix [N, N], or a list of [n, n].
 
-    The torch backend works on them in float32. Off-diagonal entries are raised to config.min_distance, the diagonal is
-    not read. A task with NaN, Inf or what float32 does not hold gets the status NOT_FINITE; one with an entry below
-    zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other arguments are
+    The torch and triton backends work on them in float32. Off-diagonal entries are raised to config.min_distance, the
+    diagonal is not read. A task with NaN, Inf or what float32 does not hold gets the status NOT_FINITE; one with an
+    entry below zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other arguments are
     those of score_embeddings.
     """
     return _score(distance_source(distances, n_samples), _config(config), backend, classes)
@@ -85,6 +85,7 @@ def score_samples(
     device           of a neural encoder and of the result; None is a GPU where there is one
     normalize_code   strip comments and docstrings before a neural encoder; None: unless semantics is "released"
     workers          processes that parse code; None: as many as pay off
+    backend          as in score_embeddings
 
     Every distinct text is encoded once. result.info holds the counts and the time per stage. Raises InputError for a
     sample that is not a string, an unknown encoder or weights that cannot be found, MissingExtraError without the

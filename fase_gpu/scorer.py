@@ -28,8 +28,8 @@ class Scorer:
     backend                      as in score_embeddings
 
     On a GPU all launches of a batch are captured once, at the first call, and replayed: a call costs one launch, and
-    nothing waits for the device. Embeddings are copied to `x`, unless they were written there. Raises InputError for
-    what cannot be, BackendError for a backend that cannot run.
+    nothing waits for the device; one stream at a time. Embeddings are copied to `x`, unless they were written there.
+    Raises InputError for what cannot be, BackendError for a backend that cannot run.
     """
 
     x: torch.Tensor
@@ -52,14 +52,17 @@ class Scorer:
                 raise InputError(f"{name}: expected an integer of at least 1, got {number!r}")
         if dtype not in FLOAT_TYPES:
             raise InputError(f"dtype: expected a float type, got {dtype}")
-        config = FaseConfig() if config is None else config
+        config = ops.checked_config(config)
         if config.variant in CLASS_VARIANTS:
             raise InputError(f'variant: "{config.variant}" needs classes; use score_embeddings')
         if config.multiscale_range is None:
             config = replace(config, multiscale_range=NEURAL_RANGE)
         if device is None:
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.empty(0, device=device).device
+        try:
+            self.device = torch.empty(0, device=device).device
+        except (RuntimeError, TypeError, AssertionError) as error:
+            raise InputError(f"device: {device!r} cannot be used: {error}") from error
         self.backend = choose_backend(backend, self.device, config)
         if self.device.type == "cuda" and (self.backend != "triton" or samples > LARGEST_MATRIX):
             raise InputError(
@@ -69,7 +72,8 @@ class Scorer:
         self.config, self.tasks, self.samples = config, tasks, samples
         self.packed = rows is not None
         shape = (tasks, samples, dimensions) if rows is None else (rows, dimensions)
-        self.x = torch.zeros(shape, dtype=dtype, device=self.device)
+        with torch.inference_mode(False):
+            self.x = torch.zeros(shape, dtype=dtype, device=self.device)
         self._start = torch.arange(tasks, device=self.device) * (0 if self.packed else samples)
         self._count = torch.full_like(self._start, 0 if self.packed else samples)
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -90,7 +94,7 @@ class Scorer:
                 raise InputError("offsets: a packed batch needs offsets, and no n_samples")
             bounds = self._given("offsets", offsets, (self.tasks + 1,))
             self._check(bounds, self.x.shape[0], "offsets")
-            bounds = bounds.to(self.device, torch.int64)
+            bounds = bounds.to(self.device)
             self._start.copy_(bounds[:-1])
             self._count.copy_(bounds.diff())
         else:
@@ -109,12 +113,15 @@ class Scorer:
         return self._result()
 
     def _given(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        tensor = torch.as_tensor(value)
+        try:
+            tensor = torch.as_tensor(value).detach()
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"{name}: expected a tensor or what makes one, got {type(value).__name__}") from error
         if tuple(tensor.shape) != shape:
             raise InputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
-        if (name == "x") != tensor.is_floating_point():
+        if tensor.is_floating_point() != (name == "x") or tensor.is_complex() or tensor.dtype == torch.bool:
             raise InputError(f"{name}: expected {'floats' if name == 'x' else 'integers'}, got {tensor.dtype}")
-        return tensor
+        return tensor if name == "x" else tensor.to(torch.int64)
 
     def _check(self, values: torch.Tensor, most: int, name: str) -> None:
         if values.device.type != "cpu":

@@ -148,7 +148,7 @@ def spanning_edges(scan: Scan, n: int, device: torch.device) -> Edges:
 
 def _halvings(n: int) -> Sequence[int]:
     """The most components before each round that can be needed: n, n/2, ..., 2."""
-    return [n >> round for round in range(n.bit_length() - 1)]
+    return [n >> halvings for halvings in range(n.bit_length() - 1)]
 
 
 def _ends(best: torch.Tensor, sample: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -369,10 +369,11 @@ def _make_ready(rows: Rows, task: int) -> _Ready:
 
 
 def _lengths(rows: torch.Tensor) -> set[int]:
-    """How many dimensions are summed at once."""
+    """How many dimensions are summed at once; of float64 ones, as many as show what a BLAS does with them."""
     d = rows.shape[1]
-    parts = [slice(0, d)] if rows.dtype == torch.float64 else slices(d)
-    return {min(part.stop, d) - part.start for part in parts}
+    if rows.dtype == torch.float64:
+        return {min(d, 1024)}
+    return {min(part.stop, d) - part.start for part in slices(d)}
 
 
 @lru_cache(maxsize=64)

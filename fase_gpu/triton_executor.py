@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,7 +61,7 @@ def score(source: EmbeddingSource | DistanceSource, config: FaseConfig, classes:
             fill(scores, batch(source.rows[0]), plain, source.width, source.n)
         else:
             _fill_from_matrices(scores, source, plain)
-    _stream_large(scores, source, plain)
+        _stream_large(scores, source, plain)
     if config.variant in CLASS_VARIANTS:
         assert classes is not None
         _combine(scores, torch.from_numpy(source.n).to(source.device), config, classes)
@@ -109,6 +109,8 @@ def fill(scores: Scores, tasks: Batch, config: FaseConfig, most: int, n: Indices
     n      the numbers of samples where the host has them: no launch is then larger than it has to be
     """
     device = tasks.x.device
+    if n is None:  # nobody has checked them
+        tasks = replace(tasks, count=tasks.count.clamp_min(0))
     small = () if config.semantics == "released" else fused.SIZES
     alphas = _constant(config.scale_list, torch.float64, device)
     assert config.multiscale_range is not None
@@ -131,7 +133,7 @@ def fill(scores: Scores, tasks: Batch, config: FaseConfig, most: int, n: Indices
                 config.multiscale_range,
             )
             continue
-        for work in _workspaces(of_size, tasks.count, size):
+        for work in _workspaces(of_size, tasks.count, size, config):
             _measure(work, tasks, config.min_distance, config.semantics == "released")
             _score_measured(scores, work, tasks.count, alphas, config)
 
@@ -173,11 +175,13 @@ class _Workspace(NamedTuple):
     """[W, N, N] float32"""
 
 
-def _workspaces(tasks: torch.Tensor | None, count: torch.Tensor, size: int) -> Iterator[_Workspace]:
+def _workspaces(tasks: torch.Tensor | None, count: torch.Tensor, size: int, config: FaseConfig) -> Iterator[_Workspace]:
     """The same memory for one chunk of slots after another."""
+    # Distances, some numbers for each sample, and where peaks are searched the whole density, several times over.
+    slot = 4 * size * size + 80 * size + (72 * config.grid if config.semantics == "released" else 0)
     if tasks is None:
         tasks = torch.arange(count.numel(), device=count.device)
-    most = max(1, _WORKSPACE.get(count.device.type, _WORKSPACE["cuda"]) // (4 * size * size))
+    most = max(1, _WORKSPACE.get(count.device.type, _WORKSPACE["cuda"]) // slot)
     dist = torch.empty(min(most, tasks.numel()), size, size, dtype=torch.float32, device=count.device)
     status = torch.empty(dist.shape[0], dtype=torch.int8, device=count.device)
     for first in range(0, tasks.numel(), most):
@@ -188,7 +192,7 @@ def _workspaces(tasks: torch.Tensor | None, count: torch.Tensor, size: int) -> I
 def _measure(work: _Workspace, tasks: Batch, min_distance: float, round_off: bool) -> None:
     """Distances and status of every slot, from embeddings."""
     slots, size = work.dist.shape[:2]
-    rows = torch.empty(slots, 6, size, dtype=torch.float32, device=work.dist.device)
+    rows = torch.empty(slots, cosine.NUMBERS.value, size, dtype=torch.float32, device=work.dist.device)
     cosine.launch_cosine(
         tasks.x,
         tasks.x.stride(0),
@@ -254,7 +258,7 @@ def _fill_from_matrices(scores: Scores, source: EmbeddingSource | DistanceSource
     count = torch.from_numpy(source.n).to(device)
     alphas = _constant(config.scale_list, torch.float64, device)
     for size, of_size in _by_size(count, source.width, source.n, False):
-        for work in _workspaces(of_size, count, size):
+        for work in _workspaces(of_size, count, size, config):
             if isinstance(source, EmbeddingSource):
                 first, *others = (batch(rows) for rows in source.rows)
                 _measure(work, first, config.min_distance, False)
@@ -311,10 +315,13 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-@lru_cache(maxsize=256)
+@cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Kept on the device: a copy from the host would wait, and cannot be captured."""
-    return torch.tensor(values, dtype=dtype, device=device)
+    """Kept on the device for good: a copy from the host would wait and cannot be captured, and a graph may hold it."""
+    constant = torch.tensor(values, dtype=dtype, device=device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # other streams read it
+    return constant
 
 
 def _logs(size: int, device: torch.device) -> torch.Tensor:

@@ -193,7 +193,7 @@ def _fused_kernel(
     live = task >= 0
     if tl.max(task, axis=0) < 0:
         return
-    samples = tl.load(count_ptr + task, mask=live, other=0).to(tl.int32)
+    samples = tl.minimum(tl.load(count_ptr + task, mask=live, other=0), 1 << 30).to(tl.int32)
     start = tl.load(start_ptr + task, mask=live, other=0)
     sample = tl.arange(0, N)
     inside = sample[None, :] < samples[:, None]
@@ -437,7 +437,7 @@ def launch_fused(
         -(-slices // MOST_SLICES),
         min_distance,
         math.log2(low),
-        1 / math.log2(high / low),
+        1 / (math.log2(high) - math.log2(low)),
         **_constants(size, x.dtype, d, task is not None, index is not None, labels is not None),
         num_warps=tile.warps,
         num_stages=_STAGES,

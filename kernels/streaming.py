@@ -216,6 +216,7 @@ class _Plan(NamedTuple):
     resident: int
     """Programs that a multiprocessor runs at once."""
     registers: int
+    rounded_registers: int
     shared: int
 
 
@@ -227,8 +228,8 @@ _GROUP: Final = 2048
 # By whether rows are two float16. With two low parts more, slices of 64 are too much for the registers of sm_80 and
 # sm_100.
 _PLANS: Final = {
-    False: _Plan(rows=64, block=64, warps=4, stages=3, resident=3, registers=168, shared=65536),
-    True: _Plan(rows=128, block=32, warps=8, stages=4, resident=1, registers=224, shared=114688),
+    False: _Plan(64, 64, warps=4, stages=3, resident=3, registers=168, rounded_registers=200, shared=49152),
+    True: _Plan(128, 32, warps=8, stages=4, resident=1, registers=255, rounded_registers=216, shared=98304),
 }
 _INTERPRETED: Final = not isinstance(_scan_kernel, triton.JITFunction)
 
@@ -375,7 +376,7 @@ def _shipped_scan(dtype: torch.dtype, two: bool, first: bool, rounded: bool) -> 
         warps=plan.warps,
         stages=plan.stages,
         aligned=_aligned(signature),
-        registers=plan.registers,
+        registers=plan.rounded_registers if rounded else plan.registers,
         shared=plan.shared,
         mma="HGMMA",
         wide=True,

@@ -191,7 +191,7 @@ def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(boruvka, "_boruvka_kernel", Kernel())
     assert [record.constants["N"] for record in records] == [16, 32, 64, 128, 256, 512, 1024]
     for record in records:
-        launch_boruvka(torch.zeros(3, record.constants["N"], record.constants["N"]), *(None,) * 6)  # type: ignore[arg-type]
+        launch_boruvka(torch.zeros(3, record.constants["N"], record.constants["N"]), *(None,) * 6)
         assert launched.pop("grid") == (3,)
         options = {"num_warps": record.warps, "num_stages": record.stages, "enable_fp_fusion": record.fp_fusion}
         assert launched == record.constants | options

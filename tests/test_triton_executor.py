@@ -208,6 +208,37 @@ def test_rows_beyond_2_to_the_31_elements() -> None:
     same(far, ops.score(near, torch.tensor([0, 10]), count, 70, backend="triton"))
 
 
+def test_sizes_that_nobody_checked() -> None:
+    """Strided, expanded, negative and enormous: statuses, the same on both executors, and no made-up score."""
+    x = torch.randn(30, 12, generator=torch.Generator().manual_seed(0))
+    for config in (FaseConfig(), FaseConfig(semantics="released")):
+        start, count = torch.tensor([0, 9, 5, 9])[::2], torch.tensor([5, 9, 4, 9])[::2]
+        for sizes in ((start, count), (torch.tensor([0]).expand(3), torch.tensor([4]).expand(3))):
+            ours, theirs = (ops.score(x, *sizes, 10, config, b) for b in ("triton", "torch"))
+            assert torch.equal(ours["labels"], theirs["labels"])
+        wild = torch.tensor([-3, 4, 2**32 + 5, 2**40])
+        for backend in ("triton", "torch", "reference"):
+            scores = ops.score(x, torch.zeros(4, dtype=torch.int64), wild, 10, config, backend)
+            assert [Status(s).name for s in scores["status"].tolist()] == ["EMPTY", "OK", "TOO_MANY", "TOO_MANY"]
+            assert scores["entropy"].isnan().flatten().tolist() == [True, False, True, True]
+
+
+def test_constants_outlive_a_sweep() -> None:
+    """A captured graph holds pointers to them."""
+    first = triton_executor._constant((1.25,), torch.float64, torch.device("cpu"))
+    for i in range(1000):
+        triton_executor._constant((2 + i / 1000,), torch.float64, torch.device("cpu"))
+    assert triton_executor._constant((1.25,), torch.float64, torch.device("cpu")) is first
+
+
+def test_a_range_that_no_quotient_holds() -> None:
+    x = tasks((10, 65), ("clustered",))
+    config = FaseConfig(multiscale_range=(1e-200, 1e200))
+    ours, theirs = (score_embeddings(x, config=config, backend=b) for b in ("triton", "torch"))
+    torch.testing.assert_close(ours.multiscale, theirs.multiscale, rtol=1e-5, atol=1e-6)
+    assert "multiscale_range" in refused(lambda: FaseConfig(multiscale_range=(0.1, 0.10000000000000002)))
+
+
 CALLS = [
     (torch.zeros(5), None, None, 4, "x: expected [S, d]"),
     (torch.zeros(5, 2, dtype=torch.int64), None, None, 4, "x: expected [S, d]"),
@@ -281,14 +312,20 @@ def test_a_scorer_refuses_what_does_not_fit() -> None:
     assert refused(lambda: Scorer(0, 1, 1)) == "tasks: expected an integer of at least 1, got 0"
     assert "float type" in refused(lambda: Scorer(1, 1, 1, torch.int64))
     assert "needs classes" in refused(lambda: Scorer(1, 1, 1, config=FaseConfig(variant="union")))
+    assert "config: expected a FaseConfig, got dict" in refused(lambda: Scorer(1, 1, 1, config={}))  # type: ignore[arg-type]
+    assert "device: 'gpu' cannot be used" in refused(lambda: Scorer(1, 1, 1, device="gpu"))
     scorer = Scorer(2, 4, 3, device="cpu")
+    scorer(torch.randn(2, 4, 3, requires_grad=True))
+    assert not scorer.x.requires_grad
+    assert "n_samples: expected integers, got torch.bool" in refused(lambda: scorer(n_samples=[True, False]))
+    assert "x: expected a tensor or what makes one, got str" in refused(lambda: scorer("abc"))
     assert "x: expected shape (2, 4, 3), got (2, 4, 5)" in refused(lambda: scorer(torch.zeros(2, 4, 5)))
     assert "n_samples[1]: expected 0 to 4, got 5" in refused(lambda: scorer(n_samples=[4, 5]))
     assert "only for a Scorer that was made with rows" in refused(lambda: scorer(offsets=[0, 1, 2]))
     packed_scorer = Scorer(2, 4, 3, device="cpu", rows=8)
     assert "needs offsets" in refused(lambda: packed_scorer())
     assert "offsets[2]: expected 0 to 8 and not below the one before, got 3" in refused(
-        lambda: packed_scorer(offsets=[0, 4, 3])
+        lambda: packed_scorer(offsets=torch.tensor([0, 4, 3], dtype=torch.uint8))
     )
 
 
