@@ -58,8 +58,8 @@ def score_distances(
 
     The torch and triton backends work on them in float32. Off-diagonal entries are raised to config.min_distance, the
     diagonal is not read. A task with NaN, Inf or what float32 does not hold gets the status NOT_FINITE; one with an
-    entry below zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other arguments are
-    those of score_embeddings.
+    entry below zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other
+    arguments are those of score_embeddings.
     """
     return _score(distance_source(distances, n_samples), _config(config), backend, classes)
 
