@@ -127,15 +127,19 @@ def spanning_edges(scan: Scan, n: int, device: torch.device) -> Edges:
         if not scan(order, wanted, component, best):
             break
         near, high = _ends(best, sample)
-        near_least, high_least = _component_minima(near, high, component)
+        leaving = _leaving(near, high, component)
+        near_least = _least(leaving, component)
+        tied = (leaving != _NO_EDGE) & (leaving == near_least[component])
+        high_least = _least(torch.where(tied, high, _NO_EDGE), component)
         component, joined = _joined(near_least, high_least, component, components)
         torch.where(joined, near_least, near_taken, out=near_taken)
         torch.where(joined, high_least, high_taken, out=high_taken)
 
-        # A component's known least edge is that of the samples whose own least edge still leaves it.
-        near_least, high_least = (ends[component] for ends in _component_minima(near, high, component))
-        better = (near < near_least) | ((near == near_least) & (high < high_least))
-        wanted = ~_leaves(near, high, component) & better & (component != component[0]).any()
+        # A component knows the least of the edges that still leave it. A sample whose own edge does not is looked at
+        # again where that edge came before the known one; its next edge has a greater weight or a higher low end.
+        leaving = _leaving(near, high, component)
+        wanted = (leaving == _NO_EDGE) & (near < _least(leaving, component)[component])
+        wanted &= (component != component[0]).any()
         best.masked_fill_(wanted, _NO_EDGE)
         if scan.any_order:
             # By component, so that most tiles lie between components or within one.
@@ -158,20 +162,14 @@ def _ends(best: torch.Tensor, sample: torch.Tensor) -> tuple[torch.Tensor, torch
     return near, torch.where(best == _NO_EDGE, sample, torch.maximum(other, sample))
 
 
-def _leaves(near: torch.Tensor, high: torch.Tensor, component: torch.Tensor) -> torch.Tensor:
-    """Whether an edge joins two components."""
-    return component[near & _SAMPLE_BITS] != component[high]
+def _leaving(near: torch.Tensor, high: torch.Tensor, component: torch.Tensor) -> torch.Tensor:
+    """The first parts of the edges that join two components; _NO_EDGE in the place of the others."""
+    return torch.where(component[near & _SAMPLE_BITS] != component[high], near, _NO_EDGE)
 
 
-def _component_minima(
-    near: torch.Tensor, high: torch.Tensor, component: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least of the edges that leave each component, by its name; _NO_EDGE where there is none."""
-    leaving = torch.where(_leaves(near, high, component), near, _NO_EDGE)
-    nothing = torch.full_like(near, _NO_EDGE)
-    near_least = nothing.scatter_reduce(0, component, leaving, "amin")
-    tied = (leaving != _NO_EDGE) & (leaving == near_least[component])
-    return near_least, nothing.scatter_reduce(0, component, torch.where(tied, high, _NO_EDGE), "amin")
+def _least(part: torch.Tensor, component: torch.Tensor) -> torch.Tensor:
+    """The least of each component's samples, by its name; _NO_EDGE where there is none."""
+    return torch.full_like(part, _NO_EDGE).scatter_reduce(0, component, part, "amin")
 
 
 def _joined(

@@ -602,7 +602,7 @@ _SHAPES: Final = ((10, 768), (50, 768), (100, 768), (1000, 768))
 _LARGEST_TILE: Final = 64
 _MOST_SAMPLES: Final = 1024
 _ROWS: Final = 16
-_ROWS_WARPS: Final = 4
+_ROWS_WARPS: Final = 8
 # The interpreter has a function of another class in place of each kernel.
 _INTERPRETED: Final = not isinstance(_pairs_kernel, triton.JITFunction)
 

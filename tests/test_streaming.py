@@ -121,6 +121,18 @@ def test_edges_are_kruskals(kind: str) -> None:
     assert list(zip(*(part.tolist() for part in edges), strict=True)) == expected
 
 
+def test_long_chains_of_components() -> None:
+    """Along an arc with growing steps, the nearest of every sample is the one before it: all join in one round."""
+    for n in (2, 3, 64, 90, 129):
+        angle = torch.linspace(1, 2, n).cumsum(0).double()
+        angle = angle[np.random.default_rng(n).permutation(n)] / angle[-1]
+        x = torch.stack([angle.cos(), angle.sin()], 1)
+        scan = scan_of(x, min_distance=1e-12)
+        edges = streaming.spanning_edges(scan, n, x.device)
+        expected = kruskal(tiled_matrix(scan).double().numpy())
+        assert list(zip(*(part.tolist() for part in edges), strict=True)) == expected
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_order_in_which_samples_are_laid_out_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.from_numpy(embeddings(kind, 500))

@@ -161,6 +161,17 @@ def test_given_distances() -> None:
         torch.testing.assert_close(column, columns(theirs)[name], rtol=3e-7, atol=1e-7, equal_nan=True)
 
 
+def test_tasks_too_large_for_a_matrix_stream() -> None:
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((40, 24))
+    x = centres[rng.integers(40, size=1100)] + 10.0 ** rng.uniform(-2, 0, (1100, 1)) * rng.standard_normal((1100, 24))
+    parts = [*tasks((10,), ("clustered",), 24), torch.from_numpy(x).float()]
+    ours, theirs = (score_embeddings(parts, backend=b) for b in ("triton", "torch"))
+    assert torch.equal(ours.labels, theirs.labels)  # type: ignore[arg-type]
+    for name in ("eps", "mode", "mst_mean", "pdm_mean", "multiscale"):
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=2e-5, atol=1e-6)
+
+
 def test_float64_and_apart_rows_are_made_readable() -> None:
     parts = tasks((10,), ("clustered",))
     expected = score_embeddings(parts, backend="triton")
