@@ -356,7 +356,9 @@ def _tile(size: int, dtype: torch.dtype, d: int) -> _Tile:
     if INTERPRETED:  # the interpreter takes as long for many tasks as for one
         return _Tile(32, block, 1, 255, False)
     if d % block:
-        return _Tile(2 if size == 16 else 1, 32, {16: 1, 32: 2, 64: 8}[size], 248, True)
+        return _Tile(
+            2 if size == 16 else 1, 32, {16: 1, 32: 2, 64: 8}[size], 248 if block == 32 or size == 16 else 168, True
+        )
     if size == 16:
         # Of four tasks the lanes are used best, but with float32 or more sums that takes more registers than there are.
         if block == 64 and d <= block * MOST_SLICES:

@@ -276,7 +276,7 @@ def test_a_task_is_scored_alike_alone_and_in_any_slot() -> None:
 
 @triton.jit
 def _addresses_kernel(x_ptr, out_ptr, first, stride, slot, size):
-    row = cosine._rows(x_ptr, x_ptr, 0, first.to(tl.int64), tl.arange(0, 2), tl.arange(0, 2) < 2, stride)
+    row = cosine.rows_of(x_ptr, x_ptr, 0, first.to(tl.int64), tl.arange(0, 2), tl.arange(0, 2) < 2, stride)
     tl.store(out_ptr + tl.arange(0, 2), row.to(tl.int64) - x_ptr.to(tl.int64))
     tl.store(out_ptr + 2, cosine._matrix(x_ptr, slot.to(tl.int64), size).to(tl.int64) - x_ptr.to(tl.int64))
 
