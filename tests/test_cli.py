@@ -364,6 +364,6 @@ def test_too_little_memory_is_one_line(tmp_path: Path, run: Run) -> None:
     status, out, err = run("score", "--embeddings", tmp_path / "huge.npy")
     assert (status, out, err.count("\n")) == (2, "", 1)
     np.save(tmp_path / "wide.npy", np.ones((1, 60_000, 1), dtype=np.float16))
-    status, out, err = run("score", "--embeddings", tmp_path / "wide.npy")
+    status, out, err = run("score", "--embeddings", tmp_path / "wide.npy", "--min-samples", 3)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "not enough memory" in err
