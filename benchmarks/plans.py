@@ -14,10 +14,10 @@ TYPES = ("bf16", "fp32")
 
 
 def kernels(n: int, d: int, dtype: str) -> list[str]:
-    """Names of the configurations that score tasks of 2 to 1024 samples, d a multiple of 64."""
+    """Names of the configurations that score tasks of 2 to 1024 samples."""
     size = max(16, 1 << (n - 1).bit_length())
     if size <= 64:
-        return [f"fused n<={size} {dtype}{' long' if d > (1024 if dtype == 'bf16' else 512) else ''}"]
+        return [f"fused n<={size} {dtype}"]
     cosine = [f"cosine diagonal n<=1024 {dtype}", f"cosine pairs n<=1024 {dtype}"]
     rows = ["cosine rows fp32"] if dtype == "fp32" else []
     return [*rows, *cosine, f"boruvka n<={size}", "merge", "density", f"components n<={size}"]

@@ -17,8 +17,8 @@ import torch
 import triton
 import triton.language as tl
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import OK
 
-OK = tl.constexpr(0)  # Status, as in fase_gpu.results.
 NO_EDGE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 NO_WEIGHT = tl.constexpr(0x7FFFFFFF)
 # Rows of the workspace, one int64 for each sample.

@@ -19,11 +19,8 @@ import torch
 import triton
 import triton.language as tl
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import EMPTY, OK, SINGLE
 
-# Status, as in fase_gpu.results.
-OK = tl.constexpr(0)
-EMPTY = tl.constexpr(1)
-SINGLE = tl.constexpr(2)
 # Radii, in the order of fase_gpu.config.RADIUS_VARIANTS.
 SCALED_MST_MODE = tl.constexpr(0)
 SCALED_MST_MEAN = tl.constexpr(1)

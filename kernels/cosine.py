@@ -23,19 +23,13 @@ from fase_gpu.kernels.gram import (
     lifts_of,
     measured,
     products,
+    raised,
     rows_of,
     squared_lengths,
 )
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import EMPTY, NOT_FINITE, OK, SINGLE, ZERO_VECTOR
 
-# Status, as in fase_gpu.results.
-OK = tl.constexpr(0)
-EMPTY = tl.constexpr(1)
-SINGLE = tl.constexpr(2)
-NOT_FINITE = tl.constexpr(3)
-ZERO_VECTOR = tl.constexpr(4)
-# Adding and subtracting it rounds a float64 below 2^51 half to even.
-INTEGERS = tl.constexpr(6755399441055744.0)
 # Columns of a row that a program reads at once where it measures many rows, and where it measures one.
 MANY_ROWS = tl.constexpr(128)
 ONE_ROW = tl.constexpr(1024)
@@ -50,17 +44,6 @@ SQUARE = tl.constexpr(2)
 SQUARE_LOST = tl.constexpr(3)
 TRUE_SQUARE = tl.constexpr(4)
 NUMBERS = tl.constexpr(5)
-
-
-@triton.jit
-def _raised(distance, min_distance, ROUNDED: tl.constexpr):
-    """At least min_distance, and where ROUNDED to 6 decimals, half to even."""
-    distance = tl.maximum(distance, min_distance)
-    if ROUNDED:
-        millionths = distance.to(tl.float64) * 1e6
-        whole = (millionths + INTEGERS) - INTEGERS
-        distance = (tl.where(millionths < 2251799813685248.0, whole, millionths) / 1e6).to(tl.float32)
-    return distance
 
 
 @triton.jit
@@ -229,7 +212,7 @@ def _diagonal_kernel(
     if CENTRED:
         # The three products of the split are not added in the same order on both sides.
         distance = 0.5 * distance + 0.5 * tl.trans(distance)
-    distance = tl.where(same, 0.0, _raised(distance, min_distance, ROUNDED))
+    distance = tl.where(same, 0.0, raised(distance, min_distance, ROUNDED))
     if N == TILE:
         least = tl.min(lift, 0)
         tl.store(status_ptr + slot, _status_of(least, n))
@@ -344,7 +327,7 @@ def _pairs_kernel(
         distance = direct_distance(
             gram, gram_lost, unit[:, None], unit_lost[:, None], other_unit[None, :], other_unit_lost[None, :]
         )
-    distance = _raised(distance, min_distance, ROUNDED)
+    distance = raised(distance, min_distance, ROUNDED)
     _store(matrix_ptr, distance, i, j, n, size)
     _store(matrix_ptr, tl.trans(distance), j, i, n, size)
 

@@ -19,8 +19,8 @@ import torch
 import triton
 import triton.language as tl
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import OK
 
-OK = tl.constexpr(0)
 # sqrt(log2(e) / 2): exp(-z * z / 2) = exp2(-t * t) of t = z * this.
 BASE_TWO = tl.constexpr(0.8493218002880191)
 # In place of a centre where there is no weight: its term is 0 and its square is finite.

@@ -15,37 +15,32 @@ from typing import Final, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from fase_gpu.kernels.components import RADIUS_VARIANTS, radius_of
 from fase_gpu.kernels.density import mode_of
+from fase_gpu.kernels.gram import (
+    HAS_NO_NUMBER,
+    IS_ZERO,
+    compensated,
+    direct_distance,
+    high_of,
+    is_odd,
+    lift_of,
+    magnitude,
+)
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import EMPTY, NOT_FINITE, OK, SINGLE, TOO_MANY, ZERO_VECTOR
 
 SIZES: Final = (16, 32, 64)
 DTYPES: Final = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-VARIANTS: Final = ("scaled_mst_mode", "scaled_mst_mean", "scaled_pdm_mean", "mst_mean", "pdm_mean", "fixed_eps")
-# Float32 sums drift with their length: at most about so many slices of d are summed by ordinary additions.
-MOST_SLICES: Final = 16
 _STAGES: Final = 3
 # Windows of the density that a program searches, on average (measured on random tasks).
 _WINDOWS: Final = 1.1
-INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
 
 INFINITY = tl.constexpr(float("inf"))
 NAN = tl.constexpr(float("nan"))
-# Status, as in fase_gpu.results.
-OK = tl.constexpr(0)
-EMPTY = tl.constexpr(1)
-SINGLE = tl.constexpr(2)
-NOT_FINITE = tl.constexpr(3)
-ZERO_VECTOR = tl.constexpr(4)
-TOO_MANY = tl.constexpr(6)
-# Squared lengths between which no square or product of a row over- or underflows in a way that matters.
-SHORTEST = tl.constexpr(1e-24)
-LONGEST = tl.constexpr(1e30)
-# Of the radius, for alpha = 1 (SPEC 5).
+# What stands in for a statistic that is not above 0 (SPEC 5).
 FLOOR = tl.constexpr(5e-4)
-INFINITE_BITS = tl.constexpr(0x7F800000)
-# The bits of a float32 that the tensor core reads as TF32.
-TF32_BITS = tl.constexpr(-8192)
-# Binary digits after the point of the logarithms.
+# Of the logarithms in log_ptr.
 LOG_UNIT: Final = 1 << 40
 
 
@@ -54,73 +49,60 @@ def _gram(
     x_ptr,
     offset,  # [B, N] int64, of the rows' first elements
     inside,  # [B, N]
-    scale,  # [B, N] float32, powers of two; read where SCALED
+    lift,  # [B, N] float32, powers of two; read where LIFTED
     d,
-    one,
-    slice,
     N: tl.constexpr,
     B: tl.constexpr,
     BLOCK: tl.constexpr,
     EVEN: tl.constexpr,
-    LONG: tl.constexpr,
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
-    SCALED: tl.constexpr,
+    LIFTED: tl.constexpr,
 ):
     """Products of the rows of each task, [B, N, N] float32.
 
-    The tensor core truncates as it accumulates, so it sums slices of columns, of a block or where LONG of `slice`
-    blocks, and an ordinary addition sums the slices. `one` is 1; multiplying by it keeps the compiler from making the
-    addition a part of the matrix product. A float32 row is split into what TF32 holds and the rest:
-    high * high + high * low + low * high.
+    The tensor core truncates as it accumulates, so it sums one block of columns, and a compensated sum adds the blocks
+    (gram.py). A float32 row is split into what TF32 holds and the rest: high * high + high * low + low * high.
     """
     column = tl.arange(0, BLOCK)
     gram = tl.zeros([B, N, N], tl.float32)
-    part = tl.zeros([B, N, N], tl.float32)
+    lost = tl.zeros([B, N, N], tl.float32)
     cross = tl.zeros([B, N, N], tl.float32)
-    # The scaled products are rare: they take no memory for loads in advance.
-    for first in tl.range(0, d, BLOCK, num_stages=1 if SCALED else None):
+    # Lifted products are rare: they take no memory for loads in advance.
+    for first in tl.range(0, d, BLOCK, num_stages=1 if LIFTED else None):
         k = first + column
         mask = inside[:, :, None]
         if not EVEN:
             mask = mask & (k < d)[None, None, :]
         x = tl.load(x_ptr + (offset[:, :, None] + k[None, None, :]), mask=mask, other=0.0)
-        if SCALED:
-            x = (x.to(tl.float32) * scale[:, :, None]).to(x.dtype)
+        if LIFTED:
+            x = (x.to(tl.float32) * lift[:, :, None]).to(x.dtype)
         if SPLIT:
-            high = (x.to(tl.int32, bitcast=True) & TF32_BITS).to(tl.float32, bitcast=True)
+            high = high_of(x)
             low = x - high
-            part = tl.dot(high, tl.permute(high, (0, 2, 1)), part, input_precision="tf32")
+            part = tl.dot(high, tl.permute(high, (0, 2, 1)), input_precision="tf32")
+            # So much smaller that its own truncation does not show.
             cross = tl.dot(high, tl.permute(low, (0, 2, 1)), cross, input_precision="tf32")
         else:
             if UPCAST:
                 x = x.to(tl.float32)
-            part = tl.dot(x, tl.permute(x, (0, 2, 1)), part, input_precision="ieee")
-        if LONG:
-            full = (first // BLOCK + 1) % slice == 0
-            gram = tl.fma(part, tl.where(full, one, 0.0), gram)
-            part = tl.where(full, 0.0, part)
-        else:
-            gram = tl.fma(part, one, gram)
-            part = tl.zeros([B, N, N], tl.float32)
-    if LONG:
-        gram += part
+            part = tl.dot(x, tl.permute(x, (0, 2, 1)), input_precision="ieee")
+        gram, lost = compensated(gram, lost, part)
     if SPLIT:
-        gram = gram + (cross + tl.permute(cross, (0, 2, 1)))
-    return gram
+        lost -= cross + tl.permute(cross, (0, 2, 1))
+    return gram - lost
 
 
 @triton.jit
-def _largest_bits(x_ptr, offset, inside, d, N: tl.constexpr, B: tl.constexpr, BLOCK: tl.constexpr):
-    """Bits of the largest |coordinate| of each row, [B, N] int32: Inf and NaN are the largest of all."""
+def _largest(x_ptr, offset, inside, d, N: tl.constexpr, B: tl.constexpr, BLOCK: tl.constexpr):
+    """The largest magnitude of each row's coordinates, [B, N] int32."""
     column = tl.arange(0, BLOCK)
     largest = tl.zeros([B, N], tl.int32)
     for first in tl.range(0, d, BLOCK, num_stages=1):
         k = first + column
         mask = inside[:, :, None] & (k < d)[None, None, :]
         x = tl.load(x_ptr + (offset[:, :, None] + k[None, None, :]), mask=mask, other=0.0)
-        bits = x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        largest = tl.maximum(largest, tl.max(bits, axis=2))
+        largest = tl.maximum(largest, tl.max(magnitude(x), axis=2))
     return largest
 
 
@@ -141,7 +123,7 @@ def _relaid(gram, any_ptr, samples, N: tl.constexpr, B: tl.constexpr):
     return tl.permute(gram, (1, 2, 0)) + nothing
 
 
-@triton.jit(do_not_specialize=["slots", "most", "alphas", "width", "grid", "slice", "variant"])
+@triton.jit(do_not_specialize=["slots", "most", "alphas", "width", "grid"])
 def _fused_kernel(
     x_ptr,  # [S, d] float32, float16 or bfloat16
     row_stride,
@@ -167,10 +149,7 @@ def _fused_kernel(
     d,
     alphas,
     width,  # L
-    variant,  # index in VARIANTS
     grid,
-    one,
-    slice,
     min_distance,
     log_low,  # log2 of the range's lower end
     per_log,  # 1 / log2(high / low)
@@ -178,11 +157,11 @@ def _fused_kernel(
     B: tl.constexpr,
     BLOCK: tl.constexpr,
     EVEN: tl.constexpr,
-    LONG: tl.constexpr,
     SPLIT: tl.constexpr,
     UPCAST: tl.constexpr,
     MAPPED: tl.constexpr,
     INDEXED: tl.constexpr,
+    VARIANT: tl.constexpr,  # index in RADIUS_VARIANTS
     LABELS: tl.constexpr,
 ):
     lane = tl.arange(0, B)
@@ -206,38 +185,36 @@ def _fused_kernel(
     j = sample[None, :, None]
     diagonal = i == j
     present = sample[:, None] < samples[None, :]
-    gram = _gram(x_ptr, offset, inside, inside, d, one, slice, N, B, BLOCK, EVEN, LONG, SPLIT, UPCAST, False)
+    gram = _gram(x_ptr, offset, inside, inside, d, N, B, BLOCK, EVEN, SPLIT, UPCAST, False)
     gram = _relaid(gram, mode_ptr, samples, N, B)
     square = tl.sum(tl.where(diagonal, gram, 0.0), axis=0)
     status = tl.where(samples < 2, tl.where(samples == 1, SINGLE, EMPTY), OK)
-    odd = tl.max((present & ((square > SHORTEST) & (square < LONGEST) == 0)).to(tl.int32), axis=0) > 0
+    odd = tl.max(is_odd(square, present).to(tl.int32), axis=0) > 0
     if tl.max(odd.to(tl.int32), axis=0) > 0:
         # Rare: a row that is zero, not finite, or so long or short that its squares leave float32. The rows of its task
-        # are scaled by powers of two, which changes no digit, and multiplied again.
-        largest = _largest_bits(x_ptr, offset, inside, d, N, B, 16)
-        zero = tl.max((inside & (largest == 0)).to(tl.int32), axis=1) > 0
-        broken = tl.max((inside & (largest >= INFINITE_BITS)).to(tl.int32), axis=1) > 0
+        # are lifted by powers of two, which changes no digit, and multiplied again.
+        lift = lift_of(_largest(x_ptr, offset, inside, d, N, B, 16))
+        zero = tl.max((inside & (lift == IS_ZERO)).to(tl.int32), axis=1) > 0
+        broken = tl.max((inside & (lift == HAS_NO_NUMBER)).to(tl.int32), axis=1) > 0
         status = tl.where(broken, NOT_FINITE, tl.where(zero, ZERO_VECTOR, status))
-        exponent = tl.minimum(tl.maximum(254 - (largest >> 23), 1), 253)
-        scale = (exponent << 23).to(tl.float32, bitcast=True)
-        slice = slice * (BLOCK // 16)
-        scaled = _gram(x_ptr, offset, inside, scale, d, one, slice, N, B, 16, False, True, SPLIT, UPCAST, True)
-        gram = tl.where(odd[None, None, :], _relaid(scaled, mode_ptr, samples, N, B), gram)
+        lifted = _gram(x_ptr, offset, inside, lift, d, N, B, 16, False, SPLIT, UPCAST, True)
+        gram = tl.where(odd[None, None, :], _relaid(lifted, mode_ptr, samples, N, B), gram)
         square = tl.sum(tl.where(diagonal, gram, 0.0), axis=0)
     status = tl.where(samples > most, TOO_MANY, status)
     n = tl.where(status == OK, samples, 0)
 
-    # 1 - cos, with what the roundings of 1/length and of their product lost put back: identical rows give exactly 0.
     square = tl.where(square > 0, square, 1.0)
-    inverse = tl.rsqrt(square)
-    rest = 0.5 * tl.fma(-square * inverse, inverse, 1.0)
+    unit = tl.rsqrt(square)
+    unit_lost = 0.5 * tl.fma(-square * unit, unit, 1.0) * unit
     zeros = tl.zeros([N, N, B], tl.float32)
-    inverse_i = inverse[:, None, :] + zeros
-    inverse_j = inverse[None, :, :] + zeros
-    both = inverse_i * inverse_j
-    lost = tl.fma(inverse_i, inverse_j, -both)
-    distance = tl.fma(-gram, both, 1.0)
-    distance = distance - gram * tl.fma(both, rest[:, None, :] + rest[None, :, :], lost)
+    distance = direct_distance(
+        gram,
+        zeros,
+        unit[:, None, :] + zeros,
+        unit_lost[:, None, :] + zeros,
+        unit[None, :, :] + zeros,
+        unit_lost[None, :, :] + zeros,
+    )
     distance = tl.maximum(distance, min_distance)
     pair = (i < n[None, None, :]) & (j < n[None, None, :]) & (diagonal == 0)
     total = tl.sum(tl.sum(tl.where(pair, distance, 0.0), axis=0).to(tl.float64), axis=0)
@@ -269,7 +246,6 @@ def _fused_kernel(
     mean, mode = mode_of(gap, edge, n - 1, most, grid)
     several = tl.maximum(n, 2)
     pdm_mean = total / (several * several).to(tl.float64)
-    shrunk = 1.0 - mean / tl.where(n > 1, pdm_mean, 1.0)
     scored = status == OK
     whole = several.to(tl.int64) * tl.load(log_ptr + several)
 
@@ -297,17 +273,11 @@ def _fused_kernel(
     tl.store(mst_mean_ptr + task, tl.where(scored, mean, NAN).to(tl.float32), mask=live)
     tl.store(pdm_mean_ptr + task, tl.where(scored, pdm_mean, NAN).to(tl.float32), mask=live)
 
-    # The radius is alpha * base, or alpha * base * (1 - mean / pdm_mean); a fixed one is alpha itself.
-    base = tl.where(variant == 0, mode, tl.where((variant == 1) | (variant == 3), mean, pdm_mean))
-    base = tl.where(variant == 5, 1.0, base)
-    scaled = variant < 3
     single = status == SINGLE
     place_j = place[None, :, :] + tl.zeros([N, N, B], tl.int32)
     for a in range(alphas):
-        alpha = tl.load(alpha_ptr + a)
-        eps = alpha * tl.where(scaled, base * shrunk, base)
-        eps = tl.where(eps > 0, eps, alpha * FLOOR)
-        eps = tl.minimum(tl.maximum(eps, 1.1754943508222875e-38), 3.4028234663852886e38).to(tl.float32)
+        alpha = tl.load(alpha_ptr + a) + tl.zeros([B], tl.float64)
+        eps = radius_of(alpha, mode, mean, pdm_mean, VARIANT, FLOOR)
         distance_to = tl.where(edge, tl.abs(gap - eps[None, :]), INFINITY)
         margin = tl.min(distance_to, axis=0) / eps
 
@@ -346,26 +316,24 @@ class _Tile(NamedTuple):
     block: int
     warps: int
     registers: int
-    """The most a thread may take."""
-    told: bool
-    """Whether the assembler is told so: it does better untold where that is all there are."""
+    """The most a thread may take, which the assembler is told: left alone it spills to take fewer."""
 
 
-def _tile(size: int, dtype: torch.dtype, d: int) -> _Tile:
-    block = 32 if dtype == torch.float32 else 64
-    if INTERPRETED:  # the interpreter takes as long for many tasks as for one
-        return _Tile(32, block, 1, 255, False)
-    if d % block:
-        return _Tile(
-            2 if size == 16 else 1, 32, {16: 1, 32: 2, 64: 8}[size], 248 if block == 32 or size == 16 else 168, True
-        )
+_INTERPRETED: Final = not isinstance(_fused_kernel, triton.JITFunction)
+
+
+def _tile(size: int, dtype: torch.dtype, d: int, interpreted: bool) -> _Tile:
+    wide = dtype == torch.float32
+    block = 32 if wide or d % 64 else 64
+    if interpreted:  # as slow for one task as for many
+        return _Tile(32, block, 1, 255)
+    odd = d % block > 0
     if size == 16:
-        # Of four tasks the lanes are used best, but with float32 or more sums that takes more registers than there are.
-        if block == 64 and d <= block * MOST_SLICES:
-            return _Tile(4, block, 1, 255, False)
-        return _Tile(2, block, 1, 168, True)
-    # Of 64 samples, two programs fit beside each other in 128 registers: a single one waits most of the time.
-    return _Tile(1, block, 2, 168, True) if size == 32 else _Tile(1, block, 8, 128 if block == 64 else 168, True)
+        return _Tile(2, block, 1, 248 if odd else 168)
+    if size == 32:
+        return _Tile(1, block, 2, 248 if odd and wide else 168)
+    # Two programs fit beside each other in 128 registers: a single one waits most of the time.
+    return _Tile(1, block, 8, 248 if odd and wide else 168 if odd or wide else 128)
 
 
 def launch_fused(
@@ -379,7 +347,7 @@ def launch_fused(
     scores: Mapping[str, torch.Tensor],
     size: int,
     most: int,
-    variant: int,
+    variant: str,
     grid: int,
     min_distance: float,
     multiscale_range: tuple[float, float],
@@ -390,23 +358,23 @@ def launch_fused(
     start, count       [T] int64, first packed row and samples of each task
     task               [W] int64, task of each slot, -1 for none; None: slot t is task t
     index              [R] int64, the row of x that a packed row is; None: itself
-    alphas             [A] float64; radii for variant 5
+    alphas             [A] float64; radii for variant "fixed_eps"
     logs               [size + 1] int64, log2 of 0, 1, ... in units of 1 / LOG_UNIT, 0 for 0
     scores             by name: entropy, bits, eps, margin [T, A] float32, n_clusters [T, A] int32, multiscale, mode,
                        mst_mean, pdm_mean [T] float32, status [T] int8, and, where labels are wanted, labels [T, A, L]
                        int32, of which columns below min(L, size) are written
     size               one of SIZES
     most               samples that a task may have, at most size; one that has more gets the status TOO_MANY
-    variant            index in VARIANTS
+    variant            one of RADIUS_VARIANTS
     grid               points of the density grid, at least 2
     """
     slots = start.numel() if task is None else task.numel()
     if slots == 0:
         return
     d = x.shape[1]
-    tile = _tile(size, x.dtype, d)
+    tile = _tile(size, x.dtype, d, _INTERPRETED)
+    mapped, indexed = task is not None, index is not None
     labels = scores.get("labels")
-    slices = -(-d // tile.block)
     low, high = multiscale_range
     _fused_kernel[(-(-slots // tile.tasks),)](
         x,
@@ -433,42 +401,39 @@ def launch_fused(
         d,
         alphas.numel(),
         0 if labels is None else labels.shape[2],
-        variant,
         grid,
-        1.0,
-        -(-slices // MOST_SLICES),
         min_distance,
         math.log2(low),
         1 / (math.log2(high) - math.log2(low)),
-        **_constants(size, x.dtype, d, task is not None, index is not None, labels is not None),
+        **_constants(size, x.dtype, d, mapped, indexed, variant, labels is not None, _INTERPRETED),
         num_warps=tile.warps,
         num_stages=_STAGES,
-        enable_fp_fusion=True,
-        maxnreg=tile.registers if tile.told else None,
+        enable_fp_fusion=False,
+        maxnreg=tile.registers,
     )
 
 
 def _constants(
-    size: int, dtype: torch.dtype, d: int, mapped: bool, indexed: bool, labels: bool
+    size: int, dtype: torch.dtype, d: int, mapped: bool, indexed: bool, variant: str, labels: bool, interpreted: bool
 ) -> dict[str, int | bool]:
-    tile = _tile(size, dtype, d)
+    tile = _tile(size, dtype, d, interpreted)
     return {
         "N": size,
         "B": tile.tasks,
         "BLOCK": tile.block,
         "EVEN": d % tile.block == 0,
-        "LONG": d > tile.block * MOST_SLICES,
         "SPLIT": dtype == torch.float32,
-        "UPCAST": INTERPRETED and dtype != torch.float32,
+        "UPCAST": interpreted and dtype != torch.float32,
         "MAPPED": mapped,
         "INDEXED": indexed,
+        "VARIANT": RADIUS_VARIANTS.index(variant),
         "LABELS": labels,
     }
 
 
 def shipped() -> list[Shipped]:
-    """What launch_fused launches: every size and type, with short, long and odd rows (float16 is bfloat16's code)."""
-    rows = ((384, 768, 1024), (2560, 4096), (100,))
+    """What launch_fused launches: every size and type, with even and odd rows (float16 is bfloat16's code)."""
+    rows = ((384, 768, 1024, 2560, 4096), (100,))
     return [
         _shipped(size, dtype, dimensions)
         for size in SIZES
@@ -478,15 +443,18 @@ def shipped() -> list[Shipped]:
 
 
 def _shipped(size: int, dtype: torch.dtype, dimensions: tuple[int, ...]) -> Shipped:
-    tile = _tile(size, dtype, dimensions[0])
-    constants = _constants(size, dtype, dimensions[0], mapped=True, indexed=False, labels=True)
+    d = dimensions[0]
+    tile = _tile(size, dtype, d, interpreted=False)
+    constants = _constants(
+        size, dtype, d, mapped=True, indexed=False, variant="scaled_mst_mode", labels=True, interpreted=False
+    )
     types = {
         "x_ptr": "*" + DTYPES[dtype],
         **dict.fromkeys(("start_ptr", "count_ptr", "task_ptr", "index_ptr", "log_ptr"), "*i64"),
         "alpha_ptr": "*fp64",
         **dict.fromkeys(("n_clusters_ptr", "labels_ptr"), "*i32"),
         "status_ptr": "*i8",
-        **dict.fromkeys(("one", "min_distance", "log_low", "per_log"), "fp32"),
+        **dict.fromkeys(("min_distance", "log_low", "per_log"), "fp32"),
         "row_stride": "i64",
     }
     names: list[str] = _fused_kernel.arg_names
@@ -495,13 +463,12 @@ def _shipped(size: int, dtype: torch.dtype, dimensions: tuple[int, ...]) -> Ship
         for name in names
     }
     even = bool(constants["EVEN"])
-    kind = " odd" if not even else " long" if constants["LONG"] else ""
     # Rows once; start, count and slot; nine scores, the status, and the labels of one alpha.
     outside = 3 * 8 + 9 * 4 + 1
     samples = 10 if size == 16 else size
     mma = {torch.float32: "HMMA.1688.F32.TF32", torch.bfloat16: "HMMA.16816.F32.BF16", torch.float16: "HMMA.16816.F32"}
     return Shipped(
-        name=f"fused n<={size} {DTYPES[dtype]}{kind}",
+        name=f"fused n<={size} {DTYPES[dtype]}{'' if even else ' odd'}",
         kernel=_fused_kernel,
         signature=signature,
         constants=constants,
@@ -517,5 +484,6 @@ def _shipped(size: int, dtype: torch.dtype, dimensions: tuple[int, ...]) -> Ship
         # Products; twice not taken, for odd rows; the tree; the density at cells and in windows; alphas.
         trips=lambda n, d: (math.ceil(d / tile.block), 0, 0, n - 1, n, _WINDOWS, 1, n, 1),
         shapes=tuple((samples, d) for d in dimensions),
-        maxnreg=tile.registers if tile.told else None,
+        maxnreg=tile.registers,
+        fp_fusion=False,
     )

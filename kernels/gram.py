@@ -1,4 +1,4 @@
-"""Products of rows and the distances that they give: the arithmetic of cosine.py.
+"""Products of rows and the distances that they give: the arithmetic of cosine.py, parts of which fused.py shares.
 
 A tensor core truncates as it accumulates, always towards zero, so products are summed in slices of one block of columns
 each, and a compensated float32 sum adds the slices. The lengths of the rows come from the same products, the diagonal
@@ -28,6 +28,8 @@ INFINITE_BITS = tl.constexpr(0x7F800000)
 # The bits of a float32 that TF32 holds, and half of the first one below them.
 TF32_BITS = tl.constexpr(-8192)
 TF32_HALF = tl.constexpr(4096)
+# Adding and subtracting it rounds a float64 below 2^51 half to even.
+INTEGERS = tl.constexpr(6755399441055744.0)
 # Below this a distance is rounding: the rows are one row.
 NOTHING = tl.constexpr(1e-12)
 
@@ -42,7 +44,7 @@ def rows_of(x_ptr, index_ptr, indexed, first, i, inside, row_stride):
 
 
 @triton.jit
-def _add(total, lost, part):
+def compensated(total, lost, part):
     """A compensated sum, total - lost, with one more part in it."""
     part = part - lost
     new = total + part
@@ -79,8 +81,23 @@ def squared_lengths(
             x = _relative(x, lift, unit, _load_origin(origin_row, origin_lift, origin_unit, start + column, d))
         else:
             x = x * lift[:, None]
-        total, lost = _add(total, lost, x * x)
+        total, lost = compensated(total, lost, x * x)
     return tl.sum(total.to(tl.float64) - lost.to(tl.float64), 1)
+
+
+@triton.jit
+def magnitude(x):
+    """The bits of |x|, int32: they order as the floats do, and what is not finite comes last."""
+    return x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def lift_of(largest):
+    """The power of two that brings the largest of a row's magnitudes near 1, or why there is none."""
+    # The exponent is turned around its bias; what is left over at the ends of the range does no harm.
+    exponent = tl.minimum(tl.maximum(254 - (largest >> 23), 1), 253)
+    lift = (exponent << 23).to(tl.float32, bitcast=True)
+    return tl.where(largest == 0, IS_ZERO, tl.where(largest >= INFINITE_BITS, HAS_NO_NUMBER, lift))
 
 
 @triton.jit
@@ -89,14 +106,8 @@ def lifts_of(row, inside, d, COLUMNS: tl.constexpr):
     column = tl.arange(0, COLUMNS)
     largest = tl.zeros(inside.shape, tl.int32)
     for start in range(0, d, COLUMNS):
-        # As bits, floats order as they are, and what is not finite comes last.
-        bits = _load(row, inside, start + column, d).to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-        largest = tl.maximum(largest, tl.max(bits, 1))
-    # The exponent is turned around its bias; what is left over at the ends of the range does no harm.
-    exponent = tl.minimum(tl.maximum(254 - (largest >> 23), 1), 253)
-    lift = (exponent << 23).to(tl.float32, bitcast=True)
-    lift = tl.where(largest == 0, IS_ZERO, tl.where(largest >= INFINITE_BITS, HAS_NO_NUMBER, lift))
-    return tl.where(inside, lift, 1.0)
+        largest = tl.maximum(largest, tl.max(magnitude(_load(row, inside, start + column, d)), 1))
+    return tl.where(inside, lift_of(largest), 1.0)
 
 
 @triton.jit
@@ -117,17 +128,17 @@ def measured(row, inside, d, COLUMNS: tl.constexpr):
 
 
 @triton.jit
-def _high(x):
+def high_of(x):
     """What TF32 holds of float32, to nearest."""
     return ((x.to(tl.int32, bitcast=True) + TF32_HALF) & TF32_BITS).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _dot(a, b, acc, UPCAST: tl.constexpr):
+def dot(a, b, acc, UPCAST: tl.constexpr):
     if UPCAST:
         # The interpreter multiplies bfloat16 wrongly and adds float32 one by one, less exactly than a tensor core.
-        part = tl.dot(a.to(tl.float64), tl.trans(b).to(tl.float64), input_precision="ieee").to(tl.float32)
-        return part if acc is None else acc + part
+        acc = None if acc is None else acc.to(tl.float64)
+        return tl.dot(a.to(tl.float64), tl.trans(b).to(tl.float64), acc, input_precision="ieee").to(tl.float32)
     else:
         return tl.dot(a, tl.trans(b), acc, input_precision="tf32" if a.dtype == tl.float32 else "ieee")
 
@@ -176,17 +187,28 @@ def products(
         # A new accumulator each time. Were `part` added to `total` as it is, the compiler would sum in the tensor core.
         if CENTRED:
             # As input_precision="tf32x3" does it, without its guards against what is not finite: there is none here.
-            high = _high(a)
+            high = high_of(a)
             low = a - high
-            other_high = _high(b)
+            other_high = high_of(b)
             other_low = b - other_high
-            part = _dot(low, other_high, None, UPCAST)
-            part = _dot(high, other_low, part, UPCAST)
-            part = _dot(high, other_high, part, UPCAST)
+            part = dot(low, other_high, None, UPCAST)
+            part = dot(high, other_low, part, UPCAST)
+            part = dot(high, other_high, part, UPCAST)
         else:
-            part = _dot(a, b, None, UPCAST)
-        total, lost = _add(total, lost, part)
+            part = dot(a, b, None, UPCAST)
+        total, lost = compensated(total, lost, part)
     return total, lost
+
+
+@triton.jit
+def raised(distance, min_distance, ROUNDED: tl.constexpr):
+    """At least min_distance, and where ROUNDED to 6 decimals, half to even."""
+    distance = tl.maximum(distance, min_distance)
+    if ROUNDED:
+        millionths = distance.to(tl.float64) * 1e6
+        whole = (millionths + INTEGERS) - INTEGERS
+        distance = (tl.where(millionths < 2251799813685248.0, whole, millionths) / 1e6).to(tl.float32)
+    return distance
 
 
 @triton.jit

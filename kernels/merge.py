@@ -23,8 +23,8 @@ import torch
 import triton
 import triton.language as tl
 from fase_gpu.kernels.shipped import Shipped
+from fase_gpu.kernels.status import OK
 
-OK = tl.constexpr(0)
 # Fields of a record and of a merge, 20 bits each: size, smallest sample and samples before the root, above FIELD_BITS
 # each, with the sign as the mark of a root; parent and distance; edge and the sizes of the two clusters.
 FIELD = tl.constexpr((1 << 20) - 1)

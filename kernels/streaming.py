@@ -27,22 +27,11 @@ from typing import Any, Final, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from fase_gpu.kernels.gram import compensated, dot, raised
 from fase_gpu.kernels.shipped import Shipped
 
 INFINITY = tl.constexpr(float("inf"))
 NO_NAME = tl.constexpr(0x7FFFFFFF)
-# Adding and subtracting it rounds a float64 below 2^51 half to even.
-INTEGERS = tl.constexpr(6755399441055744.0)
-
-
-@triton.jit
-def _dot(a, b, acc, UPCAST: tl.constexpr):
-    if UPCAST:
-        # The interpreter multiplies bfloat16 wrongly and adds float32 one by one, less exactly than a tensor core.
-        part = tl.dot(a.to(tl.float64), tl.trans(b).to(tl.float64), input_precision="ieee").to(tl.float32)
-        return part if acc is None else acc + part
-    else:
-        return tl.dot(a, tl.trans(b), acc, input_precision="ieee")
 
 
 @triton.jit
@@ -58,17 +47,13 @@ def _gram(rows_ptr, row, other, d, TWO: tl.constexpr, UPCAST: tl.constexpr, BLOC
         a = tl.load(a_ptr + start)
         b = tl.load(b_ptr + start)
         if TWO:
-            part = _dot(a, tl.load(b_ptr + (d + start)), None, UPCAST)
-            swapped = _dot(tl.load(a_ptr + (d + start)), b, None, UPCAST)
+            part = dot(a, tl.load(b_ptr + (d + start)), None, UPCAST)
+            swapped = dot(tl.load(a_ptr + (d + start)), b, None, UPCAST)
             # A plain sum of the two would be taken in the tensor core, one after the other.
-            part = _dot(a, b, tl.fma(swapped, tl.full(swapped.shape, 1.0, tl.float32), part), UPCAST)
+            part = dot(a, b, tl.fma(swapped, tl.full(swapped.shape, 1.0, tl.float32), part), UPCAST)
         else:
-            part = _dot(a, b, None, UPCAST)
-        # A compensated sum. Nor may the parts be added to the total as they are: that too would be the tensor core's.
-        part -= lost
-        new = total + part
-        lost = (new - total) - part
-        total = new
+            part = dot(a, b, None, UPCAST)
+        total, lost = compensated(total, lost, part)
     return total
 
 
@@ -110,12 +95,7 @@ def _distances(
     base = tl.load(base_ptr + row, mask=at < n, other=INFINITY)
     other_base = tl.load(base_ptr + other, mask=other_at < n, other=INFINITY)
     distance = (base[:, None] + other_base[None, :]) - gram * scale
-    distance = tl.maximum(distance, min_distance)
-    if ROUNDED:
-        millionths = distance.to(tl.float64) * 1e6
-        whole = (millionths + INTEGERS) - INTEGERS
-        distance = (tl.where(millionths < 2251799813685248.0, whole, millionths) / 1e6).to(tl.float32)
-    return distance
+    return raised(distance, min_distance, ROUNDED)
 
 
 @triton.jit

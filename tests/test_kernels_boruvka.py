@@ -172,10 +172,6 @@ def test_matrices_beyond_two_to_the_31_elements_are_reached() -> None:
         assert out.item() == 8 * slot * size * size
 
 
-def test_the_number_of_the_status_is_the_packages() -> None:
-    assert boruvka.OK.value == Status.OK
-
-
 def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: dict[str, Any] = {}
 

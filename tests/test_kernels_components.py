@@ -240,11 +240,6 @@ def test_same_numbers_in_any_slot_and_under_any_padding() -> None:
 
 
 def test_constants() -> None:
-    assert (components.OK.value, components.EMPTY.value, components.SINGLE.value) == (
-        Status.OK,
-        Status.EMPTY,
-        Status.SINGLE,
-    )
     assert components.RADIUS_VARIANTS == RADIUS_VARIANTS
     assert all(getattr(components, name.upper()).value == i for i, name in enumerate(RADIUS_VARIANTS))
     assert max(SIZES) == 1024

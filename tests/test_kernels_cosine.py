@@ -288,11 +288,6 @@ def test_rows_and_matrices_beyond_two_to_the_31_elements_are_reached() -> None:
         assert out.tolist() == [4 * first * stride, 4 * (first + 1) * stride, 4 * slot * 1024 * 1024]
 
 
-def test_the_numbers_of_the_statuses_are_the_packages() -> None:
-    for status in (Status.OK, Status.EMPTY, Status.SINGLE, Status.NOT_FINITE, Status.ZERO_VECTOR):
-        assert getattr(cosine, status.name).value == status
-
-
 def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[dict[str, Any]] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def _launch(
         given,
         size,
         size,
-        RADIUS_VARIANTS.index(variant),
+        variant,
         1000,
         1e-6,
         (1e-3, 0.5),
@@ -306,6 +307,27 @@ def test_identical_rows_of_any_type_are_at_the_least_distance() -> None:
         assert float(scores["mst_mean"]) == np.float32(1e-6)
 
 
-def test_the_statuses_are_the_results_own() -> None:
-    for name in ("OK", "EMPTY", "SINGLE", "NOT_FINITE", "ZERO_VECTOR", "TOO_MANY"):
-        assert getattr(fused, name).value == Status[name]
+def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[dict[str, Any]] = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Kernel:
+            return self
+
+        def __call__(self, *arguments: object, **options: object) -> None:
+            launched.append(options)
+
+    expected = [
+        record.constants
+        | {"num_warps": record.warps, "num_stages": record.stages, "maxnreg": record.maxnreg}
+        | {"enable_fp_fusion": record.fp_fusion}
+        for record in fused.shipped()
+    ]
+    monkeypatch.setattr(fused, "_fused_kernel", Kernel())
+    monkeypatch.setattr(fused, "_INTERPRETED", False)
+    for size in fused.SIZES:
+        for dtype in DTYPES:
+            for d in (64, 65, 100, 384, 4096):
+                launch(torch.zeros(2, 3, d, dtype=dtype), torch.tensor([3, 2]), size, task=torch.tensor([1, 0]))
+    assert all(options in launched for options in expected)
+    assert all(options in expected for options in launched)

@@ -137,7 +137,6 @@ def test_weights_of_nothing_and_of_more_than_the_range() -> None:
 
 
 def test_fields_hold_what_they_have_to() -> None:
-    assert merge.OK.value == Status.OK
     assert merge.MIDDLE.value >= merge.MOST_SAMPLES
     assert merge.MOST_SAMPLES >= 100_000
     assert 3 * merge.FIELD_BITS.value < 63

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from fase_gpu.kernels import status
 
 import fase_gpu as fg
 from fase_gpu.results import SCORES, Status
@@ -26,13 +28,15 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
+@pytest.mark.parametrize("backend", ["torch", "reference", "triton"])
 @pytest.mark.parametrize("case", CASES)
 def test_edge_case(case: str, backend: str) -> None:
     rows, entropy, labels, status, n_clusters = CASES[case]
     x = torch.tensor(rows).reshape(1, len(rows), 3)
-    for config in (fg.FaseConfig(), fg.FaseConfig(alpha=(1.6, 3.0)), fg.FaseConfig(min_samples=1)):
-        result = fg.score_embeddings(x, config=config, backend=backend)
+    dense = fg.FaseConfig(semantics="released") if backend == "triton" else fg.FaseConfig(min_samples=1)
+    for config in (fg.FaseConfig(), fg.FaseConfig(alpha=(1.6, 3.0)), dense):
+        with np.errstate(all="ignore"):  # the interpreter's, of what a kernel deals with
+            result = fg.score_embeddings(x, config=config, backend=backend)
         assert result.labels is not None
         assert result.status.tolist() == [status]
         assert result.labels.reshape(result.eps.numel(), len(rows))[0].tolist() == labels
@@ -47,3 +51,9 @@ def test_two_samples_take_the_floor() -> None:
     result = fg.score_embeddings(torch.tensor([[ROW, [0.0, 0.0, 1.0]]]), config=fg.FaseConfig(alpha=3.0))
     assert result.eps.item() == pytest.approx(3.0 * 0.0005)
     assert result.margin.item() == pytest.approx((1 - 0.0015) / 0.0015, rel=1e-6)
+
+
+def test_the_kernels_number_them_alike() -> None:
+    # What given matrices alone have is told by torch.
+    known = {name: value.value for name, value in vars(status).items() if name.isupper()}
+    assert known == {s.name: s for s in Status if s != Status.NOT_A_DISTANCE}
