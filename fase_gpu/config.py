@@ -148,6 +148,15 @@ class FaseConfig:
     def _scales(self) -> float | tuple[float, ...]:
         return self.alpha if self.eps is None else self.eps
 
+    @staticmethod
+    def of(config: FaseConfig | None) -> FaseConfig:
+        """The config that a caller gave; None is the default one. Raises InputError for anything else."""
+        if config is None:
+            return FaseConfig()
+        if not isinstance(config, FaseConfig):
+            raise InputError(f"config: expected a FaseConfig, got {type(config).__name__}")
+        return config
+
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for JSON and file metadata."""
         return asdict(self)

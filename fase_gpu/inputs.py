@@ -29,13 +29,13 @@ def embedding_source(x: Any, n_samples: Any = None, offsets: Any = None) -> Embe
             raise InputError("offsets: only for packed [S, d], got embeddings of shape " + _shape(tensor))
         tasks, width, d = tensor.shape
         _check_dimension(d, name)
-        n = _counts(n_samples, tasks, width)
+        n = counts(n_samples, tasks, width)
         start = np.arange(tasks, dtype=np.int64) * width
         return EmbeddingSource((Rows(tensor.reshape(tasks * width, d), start, n),), width)
     if tensor.ndim == 2 and offsets is not None:
         if n_samples is not None:
             raise InputError("n_samples: only for padded [T, N, d]; packed [S, d] takes offsets alone")
-        bounds = _offsets(offsets, tensor.shape[0])
+        bounds = offset_bounds(offsets, tensor.shape[0])
         _check_dimension(tensor.shape[1], name)
         n = np.diff(bounds)
         return EmbeddingSource((Rows(tensor, bounds[:-1], n),), int(n.max(initial=0)))
@@ -60,7 +60,7 @@ def distance_source(matrices: Any, n_samples: Any = None) -> DistanceSource:
         tensor = tensor[None]
     if tensor.ndim != 3 or tensor.shape[1] != tensor.shape[2]:
         raise InputError(f"distances: expected [T, N, N] or [N, N], got shape {_shape(tensor)}")
-    n = _counts(n_samples, tensor.shape[0], tensor.shape[1])
+    n = counts(n_samples, tensor.shape[0], tensor.shape[1])
     return DistanceSource(tensor, n, tensor.shape[1], tensor.device)
 
 
@@ -177,7 +177,7 @@ def _integers(values: Any, name: str) -> Indices:
     return array.astype(np.int64)
 
 
-def _counts(n_samples: Any, tasks: int, width: int) -> Indices:
+def counts(n_samples: Any, tasks: int, width: int) -> Indices:
     if n_samples is None:
         return np.full(tasks, width, dtype=np.int64)
     n = _integers(n_samples, "n_samples")
@@ -189,7 +189,7 @@ def _counts(n_samples: Any, tasks: int, width: int) -> Indices:
     return n
 
 
-def _offsets(offsets: Any, rows: int) -> Indices:
+def offset_bounds(offsets: Any, rows: int) -> Indices:
     bounds = _integers(offsets, "offsets")
     if bounds.size == 0 or bounds[0] != 0:
         raise InputError(f"offsets: expected to start at 0, got {bounds[0] if bounds.size else 'none'}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ def score(
     Returns the fields of FaseResult by name, those of SWEPT_SCORES and n_clusters [T, A], labels [T, A, max_samples].
     Raises InputError for shapes, types and devices that cannot be, before anything is launched.
     """
-    config = checked_config(config)
+    config = FaseConfig.of(config)
     if isinstance(max_samples, bool) or not isinstance(max_samples, (int, torch.SymInt)):
         raise InputError(f"max_samples: expected an integer, got {max_samples!r}")
     for name, tensor in (("x", x), ("start", start), ("count", count)):
@@ -132,23 +132,9 @@ def _score(
 
 @_score.register_fake
 def _(
-    x: torch.Tensor,
-    start: torch.Tensor,
-    count: torch.Tensor,
-    max_samples: int,
-    scales: Sequence[float],
-    variant: str,
-    semantics: str,
-    peak: str,
-    min_samples: int,
-    min_cluster_size: int,
-    grid: int,
-    min_distance: float,
-    low: float,
-    high: float,
-    return_labels: bool,
-    backend: str,
+    x: torch.Tensor, start: torch.Tensor, count: torch.Tensor, max_samples: int, scales: Sequence[float], *others: Any
 ) -> list[torch.Tensor]:
+    return_labels, backend = others[-2:]
     tasks, alphas = count.shape[0], len(scales)
     dtype = torch.float64 if backend == "reference" else torch.float32
     found = [x.new_empty((tasks, alphas) if name in SWEPT_SCORES else (tasks,), dtype=dtype) for name in SCORES]
@@ -170,15 +156,6 @@ def _score_on_host(
     scores["status"].masked_fill_(torch.from_numpy(too_many).to(x.device), Status.TOO_MANY)
     # An operator's outputs are tensors of their own, laid out as the fake ones are.
     return {name: column.contiguous() for name, column in scores.items()}
-
-
-def checked_config(config: FaseConfig | None) -> FaseConfig:
-    """The config, or the default one. Raises InputError for anything else."""
-    if config is None:
-        return FaseConfig()
-    if not isinstance(config, FaseConfig):
-        raise InputError(f"config: expected a FaseConfig, got {type(config).__name__}")
-    return config
 
 
 def _check(x: torch.Tensor, start: torch.Tensor, count: torch.Tensor, max_samples: int) -> None:

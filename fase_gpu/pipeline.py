@@ -16,7 +16,7 @@ from fase_gpu.batching import DistanceSource, EmbeddingSource
 from fase_gpu.config import CLASS_VARIANTS, NEURAL_RANGE, FaseConfig
 from fase_gpu.errors import InputError
 from fase_gpu.inputs import class_ids, distance_source, embedding_source
-from fase_gpu.results import HAS_ALPHAS, FaseResult, RunInfo
+from fase_gpu.results import FaseResult, RunInfo
 from fase_gpu.samples import collect, encode, load_encoders, text_classes
 
 
@@ -43,7 +43,7 @@ def score_embeddings(
     Bad tasks have a status and NaN (see Status); bad arguments raise InputError. The result is on the device of x. On a
     GPU, sizes that live there are copied to the host once, to sort the tasks into buckets.
     """
-    return _score(embedding_source(x, n_samples, offsets), _config(config), backend, classes)
+    return _score(embedding_source(x, n_samples, offsets), FaseConfig.of(config), backend, classes)
 
 
 def score_distances(
@@ -61,7 +61,7 @@ def score_distances(
     entry below zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other
     arguments are those of score_embeddings.
     """
-    return _score(distance_source(distances, n_samples), _config(config), backend, classes)
+    return _score(distance_source(distances, n_samples), FaseConfig.of(config), backend, classes)
 
 
 def score_samples(
@@ -91,7 +91,7 @@ def score_samples(
     sample that is not a string, an unknown encoder or weights that cannot be found, MissingExtraError without the
     packages that the encoder needs.
     """
-    config = _config(config)
+    config = FaseConfig.of(config)
     known_backend(backend)
     if normalize_code is not None and not isinstance(normalize_code, bool):
         raise InputError(f"normalize_code: expected None, True or False, got {normalize_code!r}")
@@ -123,14 +123,6 @@ def score_samples(
     return replace(result, info=info)
 
 
-def _config(config: FaseConfig | None) -> FaseConfig:
-    if config is None:
-        return FaseConfig()
-    if not isinstance(config, FaseConfig):
-        raise InputError(f"config: expected a FaseConfig, got {type(config).__name__}")
-    return config
-
-
 def _score(
     source: EmbeddingSource | DistanceSource,
     config: FaseConfig,
@@ -153,16 +145,13 @@ def _score(
     # A caller's autocast is meant for models; here it would take products in 8 bits of mantissa.
     with _timed(seconds, "score"), torch.autocast(source.device.type, enabled=False):
         columns = _columns(chosen, source, config, ids)
-    if not config.swept:
-        columns = {name: c[:, 0] if name in HAS_ALPHAS else c for name, c in columns.items()}
-    n_samples = torch.from_numpy(source.n).to(source.device)
     info = RunInfo(backend=chosen, samples=int(source.n.sum()), seconds=seconds)
-    return FaseResult(**{"labels": None, **columns}, n_samples=n_samples, config=config, info=info)
+    return FaseResult.of_columns(columns, torch.from_numpy(source.n).to(source.device), config, info)
 
 
 def _columns(
     chosen: str, source: EmbeddingSource | DistanceSource, config: FaseConfig, classes: torch.Tensor | None
-) -> dict[str, Any]:
+) -> dict[str, torch.Tensor]:
     if chosen == "reference":
         return reference.score(source, config, classes)
     if chosen == "triton":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +23,7 @@ SCORES: Final = ("entropy", "bits", "multiscale", "eps", "mode", "mst_mean", "pd
 """The floating-point columns of a result, NaN where a task has no score."""
 SWEPT_SCORES: Final = ("entropy", "bits", "eps", "margin")
 """Those with an A axis where there are A alphas."""
-HAS_ALPHAS: Final = (*SWEPT_SCORES, "n_clusters", "labels")
-"""All columns with an A axis."""
+_HAS_ALPHAS: Final = (*SWEPT_SCORES, "n_clusters", "labels")
 
 
 class Status(enum.IntEnum):
@@ -93,6 +93,16 @@ class FaseResult:
     labels: torch.Tensor | None
     config: FaseConfig
     info: RunInfo
+
+    @classmethod
+    def of_columns(
+        cls, columns: Mapping[str, torch.Tensor], n_samples: torch.Tensor, config: FaseConfig, info: RunInfo
+    ) -> FaseResult:
+        """From an executor's columns, all of which have the A axis; it goes where the config has one value."""
+        found: dict[str, Any] = {"labels": None, **columns}
+        if not config.swept:
+            found |= {name: column[:, 0] for name, column in columns.items() if name in _HAS_ALPHAS}
+        return cls(**found, n_samples=n_samples, config=config, info=info)
 
     def __repr__(self) -> str:
         without = int((self.status != Status.OK).sum())

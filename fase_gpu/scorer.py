@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,10 +10,12 @@ import torch
 
 from fase_gpu import ops
 from fase_gpu.backends import LARGEST_MATRIX, choose_backend
+from fase_gpu.batching import Indices
 from fase_gpu.config import CLASS_VARIANTS, NEURAL_RANGE, FaseConfig
+from fase_gpu.encode.neural import torch_device
 from fase_gpu.errors import InputError
-from fase_gpu.inputs import FLOAT_TYPES
-from fase_gpu.results import HAS_ALPHAS, FaseResult, RunInfo
+from fase_gpu.inputs import FLOAT_TYPES, as_tensor, counts, offset_bounds
+from fase_gpu.results import FaseResult, RunInfo
 
 _WARM_UPS: Final = 2
 
@@ -52,17 +55,12 @@ class Scorer:
                 raise InputError(f"{name}: expected an integer of at least 1, got {number!r}")
         if dtype not in FLOAT_TYPES:
             raise InputError(f"dtype: expected a float type, got {dtype}")
-        config = ops.checked_config(config)
+        config = FaseConfig.of(config)
         if config.variant in CLASS_VARIANTS:
             raise InputError(f'variant: "{config.variant}" needs classes; use score_embeddings')
         if config.multiscale_range is None:
             config = replace(config, multiscale_range=NEURAL_RANGE)
-        if device is None:
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        try:
-            self.device = torch.empty(0, device=device).device
-        except (RuntimeError, TypeError, AssertionError) as error:
-            raise InputError(f"device: {device!r} cannot be used: {error}") from error
+        self.device = torch_device(device)
         self.backend = choose_backend(backend, self.device, config)
         if self.device.type == "cuda" and (self.backend != "triton" or samples > LARGEST_MATRIX):
             raise InputError(
@@ -82,57 +80,48 @@ class Scorer:
     def __call__(self, x: Any = None, n_samples: Any = None, offsets: Any = None) -> FaseResult:
         """Score a batch. On a GPU the tensors of the result are overwritten by the next call.
 
-        x           [T, N, d] or [S, d], moved and converted as Tensor.copy_ does; None: what self.x holds
+        x           [T, N, d] or [S, d], a tensor, a NumPy array or anything with DLPack, moved and converted as
+                    Tensor.copy_ does; None: what self.x holds
         n_samples   [T] integers from 0 to N, for a padded batch; None: every task has N. They and offsets are not
                     checked where they are on a GPU: a task of more than N samples gets the status TOO_MANY
-        offsets     [T + 1] integers from 0 to S, for a packed batch
+        offsets     [T + 1] integers, the first 0 and the last S, for a packed batch
         """
         if x is not None and x is not self.x:
-            self.x.copy_(self._given("x", x, tuple(self.x.shape)))
+            given = as_tensor(x, "x")
+            if given.shape != self.x.shape:
+                raise InputError(f"x: expected shape {tuple(self.x.shape)}, got {tuple(given.shape)}")
+            self.x.copy_(given)
         if self.packed:
             if offsets is None or n_samples is not None:
                 raise InputError("offsets: a packed batch needs offsets, and no n_samples")
-            bounds = self._given("offsets", offsets, (self.tasks + 1,))
-            self._check(bounds, self.x.shape[0], "offsets")
-            bounds = bounds.to(self.device)
+            bounds = self._sizes("offsets", offsets, self.tasks + 1, lambda: offset_bounds(offsets, self.x.shape[0]))
             self._start.copy_(bounds[:-1])
             self._count.copy_(bounds.diff())
+        elif offsets is not None:
+            raise InputError("offsets: only for a Scorer that was made with rows=S")
         else:
-            if offsets is not None:
-                raise InputError("offsets: only for a Scorer that was made with rows=S")
-            if n_samples is None:
-                self._count.fill_(self.samples)
-            else:
-                counts = self._given("n_samples", n_samples, (self.tasks,))
-                self._check(counts, self.samples, "n_samples")
-                self._count.copy_(counts)
+            self._count.copy_(
+                self._sizes("n_samples", n_samples, self.tasks, lambda: counts(n_samples, self.tasks, self.samples))
+            )
         if self.device.type == "cuda":
             self._replay()
         else:
             self._scores = self._run()
-        return self._result()
+        info = RunInfo(backend=self.backend, samples=self.x.numel() // self.x.shape[-1])
+        count = self._count if self.device.type == "cuda" else self._count.clone()
+        return FaseResult.of_columns(self._scores, count, self.config, info)
 
-    def _given(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
-        try:
-            tensor = torch.as_tensor(value).detach()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"{name}: expected a tensor or what makes one, got {type(value).__name__}") from error
-        if tuple(tensor.shape) != shape:
-            raise InputError(f"{name}: expected shape {shape}, got {tuple(tensor.shape)}")
-        if tensor.is_floating_point() != (name == "x") or tensor.is_complex() or tensor.dtype == torch.bool:
-            raise InputError(f"{name}: expected {'floats' if name == 'x' else 'integers'}, got {tensor.dtype}")
-        return tensor if name == "x" else tensor.to(torch.int64)
-
-    def _check(self, values: torch.Tensor, most: int, name: str) -> None:
-        if values.device.type != "cpu":
-            return
-        wrong = (values < 0) | (values > most)
-        if name == "offsets":
-            wrong[1:] |= values.diff() < 0
-        if wrong.any():
-            i = int(wrong.to(torch.int8).argmax())
-            order = " and not below the one before" if name == "offsets" else ""
-            raise InputError(f"{name}[{i}]: expected 0 to {most}{order}, got {int(values[i])}")
+    def _sizes(self, name: str, given: Any, length: int, checked: Callable[[], Indices]) -> torch.Tensor:
+        """Integers as they are where they are on a GPU, and else checked."""
+        if not (isinstance(given, torch.Tensor) and given.is_cuda):
+            sizes = torch.from_numpy(checked())
+        elif given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+            raise InputError(f"{name}: expected integers, got {given.dtype}")
+        else:
+            sizes = given.to(self.device, torch.int64)
+        if sizes.shape != (length,):
+            raise InputError(f"{name}: expected shape ({length},), got {tuple(sizes.shape)}")
+        return sizes.to(self.device)
 
     def _run(self) -> dict[str, torch.Tensor]:
         rows = self.x.view(-1, self.x.shape[-1])
@@ -153,11 +142,3 @@ class Scorer:
                     self._scores = self._run()
                 self._graph = graph
             self._graph.replay()
-
-    def _result(self) -> FaseResult:
-        columns: dict[str, Any] = {"labels": None, **self._scores}
-        if not self.config.swept:
-            columns = {name: c[:, 0] if name in HAS_ALPHAS and c is not None else c for name, c in columns.items()}
-        info = RunInfo(backend=self.backend, samples=self.tasks * self.samples)
-        count = self._count if self.device.type == "cuda" else self._count.clone()
-        return FaseResult(**columns, n_samples=count, config=self.config, info=info)

@@ -21,7 +21,7 @@ import torch
 from fase_gpu import executor
 from fase_gpu.backends import LARGEST_MATRIX
 from fase_gpu.batching import DistanceSource, EmbeddingSource, Indices, Rows
-from fase_gpu.config import CLASS_VARIANTS, RADIUS_VARIANTS, FaseConfig
+from fase_gpu.config import CLASS_VARIANTS, FaseConfig
 from fase_gpu.density import peak_mode, weight_stats
 from fase_gpu.distance import rounded
 from fase_gpu.entropy import class_entropy
@@ -127,7 +127,7 @@ def fill(scores: Scores, tasks: Batch, config: FaseConfig, most: int, n: Indices
                 scores,
                 size,
                 min(size, most),
-                RADIUS_VARIANTS.index(config.variant),
+                config.variant,
                 config.grid,
                 config.min_distance,
                 config.multiscale_range,

@@ -325,6 +325,8 @@ def test_a_run_that_is_stopped_leaves_no_file(tmp_path: Path, signal_number: int
     path = tmp_path / "input"
     os.mkfifo(path)
     command = [*COMMAND, "score", str(path), "-e", "ast", "-o", str(tmp_path / "s.csv")]
+    # A shell's background job ignores SIGINT, and its children would too; one that is handled they have as by default.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     # Opening the pipe waits until the command reads from it, so the signal finds it at work.
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running,
@@ -333,6 +335,7 @@ def test_a_run_that_is_stopped_leaves_no_file(tmp_path: Path, signal_number: int
         stream.write(b'{"task_id"')
         stream.flush()
         running.send_signal(signal_number)
+        signal.signal(signal.SIGINT, before)
         out, err = running.communicate(timeout=60)
     assert (running.returncode, out, err) == (status, b"", b"")
     assert os.listdir(tmp_path) == ["input"]

@@ -324,18 +324,20 @@ def test_a_scorer_refuses_what_does_not_fit() -> None:
     assert "float type" in refused(lambda: Scorer(1, 1, 1, torch.int64))
     assert "needs classes" in refused(lambda: Scorer(1, 1, 1, config=FaseConfig(variant="union")))
     assert "config: expected a FaseConfig, got dict" in refused(lambda: Scorer(1, 1, 1, config={}))  # type: ignore[arg-type]
-    assert "device: 'gpu' cannot be used" in refused(lambda: Scorer(1, 1, 1, device="gpu"))
+    assert "device: expected cpu, cuda or cuda:N that is there, got 'gpu'" in refused(
+        lambda: Scorer(1, 1, 1, device="gpu")
+    )
     scorer = Scorer(2, 4, 3, device="cpu")
     scorer(torch.randn(2, 4, 3, requires_grad=True))
     assert not scorer.x.requires_grad
-    assert "n_samples: expected integers, got torch.bool" in refused(lambda: scorer(n_samples=[True, False]))
-    assert "x: expected a tensor or what makes one, got str" in refused(lambda: scorer("abc"))
+    assert "n_samples: expected integers, got dtype bool" in refused(lambda: scorer(n_samples=[True, False]))
+    assert "x: expected a tensor, a NumPy array" in refused(lambda: scorer("abc"))
     assert "x: expected shape (2, 4, 3), got (2, 4, 5)" in refused(lambda: scorer(torch.zeros(2, 4, 5)))
-    assert "n_samples[1]: expected 0 to 4, got 5" in refused(lambda: scorer(n_samples=[4, 5]))
+    assert "n_samples[1]: expected 0 to N = 4, got 5" in refused(lambda: scorer(n_samples=[4, 5]))
     assert "only for a Scorer that was made with rows" in refused(lambda: scorer(offsets=[0, 1, 2]))
     packed_scorer = Scorer(2, 4, 3, device="cpu", rows=8)
     assert "needs offsets" in refused(lambda: packed_scorer())
-    assert "offsets[2]: expected 0 to 8 and not below the one before, got 3" in refused(
+    assert "offsets[2]: expected at least 4, the one before, got 3" in refused(
         lambda: packed_scorer(offsets=torch.tensor([0, 4, 3], dtype=torch.uint8))
     )
 
