@@ -17,6 +17,19 @@ BACKENDS: Final = ("auto", "torch", "reference", "triton")
 LARGEST_MATRIX: Final = 1024
 
 
+def torch_device(device: str | torch.device | None) -> torch.device:
+    """The device asked for, with its index; a GPU where there is one, else "cpu", for None. Raises InputError if it is
+    not there."""
+    import torch
+
+    try:
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        raise InputError(f"device: expected cpu, cuda or cuda:N that is there, got {device!r}") from error
+
+
 def known_backend(backend: str) -> None:
     """Raise InputError for a name that is none."""
     if backend not in BACKENDS:

@@ -174,7 +174,7 @@ def _numbers(name: str, text: str) -> Any:
 def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
     import torch
 
-    from fase_gpu.encode.neural import torch_device
+    from fase_gpu.backends import torch_device
 
     return torch.from_numpy(x).to(torch_device(device))
 

@@ -178,6 +178,7 @@ def _integers(values: Any, name: str) -> Indices:
 
 
 def counts(n_samples: Any, tasks: int, width: int) -> Indices:
+    """Checked numbers of samples."""
     if n_samples is None:
         return np.full(tasks, width, dtype=np.int64)
     n = _integers(n_samples, "n_samples")
@@ -189,7 +190,8 @@ def counts(n_samples: Any, tasks: int, width: int) -> Indices:
     return n
 
 
-def offset_bounds(offsets: Any, rows: int) -> Indices:
+def offset_bounds(offsets: Any, rows: int, all_rows: bool = True) -> Indices:
+    """Checked offsets into so many rows, of which some behind the last task may be left where all_rows is False."""
     bounds = _integers(offsets, "offsets")
     if bounds.size == 0 or bounds[0] != 0:
         raise InputError(f"offsets: expected to start at 0, got {bounds[0] if bounds.size else 'none'}")
@@ -197,8 +199,8 @@ def offset_bounds(offsets: Any, rows: int) -> Indices:
     if back.size:
         i = int(back[0]) + 1
         raise InputError(f"offsets[{i}]: expected at least {bounds[i - 1]}, the one before, got {bounds[i]}")
-    if bounds[-1] != rows:
-        raise InputError(f"offsets: expected to end at S = {rows}, got {bounds[-1]}")
+    if bounds[-1] > rows or (all_rows and bounds[-1] < rows):
+        raise InputError(f"offsets: expected to end at {'' if all_rows else 'or below '}S = {rows}, got {bounds[-1]}")
     return bounds
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -132,9 +132,23 @@ def _score(
 
 @_score.register_fake
 def _(
-    x: torch.Tensor, start: torch.Tensor, count: torch.Tensor, max_samples: int, scales: Sequence[float], *others: Any
+    x: torch.Tensor,
+    start: torch.Tensor,
+    count: torch.Tensor,
+    max_samples: int,
+    scales: Sequence[float],
+    variant: str,
+    semantics: str,
+    peak: str,
+    min_samples: int,
+    min_cluster_size: int,
+    grid: int,
+    min_distance: float,
+    low: float,
+    high: float,
+    return_labels: bool,
+    backend: str,
 ) -> list[torch.Tensor]:
-    return_labels, backend = others[-2:]
     tasks, alphas = count.shape[0], len(scales)
     dtype = torch.float64 if backend == "reference" else torch.float32
     found = [x.new_empty((tasks, alphas) if name in SWEPT_SCORES else (tasks,), dtype=dtype) for name in SCORES]

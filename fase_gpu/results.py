@@ -98,7 +98,7 @@ class FaseResult:
     def of_columns(
         cls, columns: Mapping[str, torch.Tensor], n_samples: torch.Tensor, config: FaseConfig, info: RunInfo
     ) -> FaseResult:
-        """From an executor's columns, all of which have the A axis; it goes where the config has one value."""
+        """From an executor's columns. Swept ones have an A axis, which goes where the config has a single value."""
         found: dict[str, Any] = {"labels": None, **columns}
         if not config.swept:
             found |= {name: column[:, 0] for name, column in columns.items() if name in _HAS_ALPHAS}

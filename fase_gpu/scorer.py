@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
 from fase_gpu import ops
-from fase_gpu.backends import LARGEST_MATRIX, choose_backend
-from fase_gpu.batching import Indices
+from fase_gpu.backends import LARGEST_MATRIX, choose_backend, torch_device
 from fase_gpu.config import CLASS_VARIANTS, NEURAL_RANGE, FaseConfig
-from fase_gpu.encode.neural import torch_device
 from fase_gpu.errors import InputError
 from fase_gpu.inputs import FLOAT_TYPES, as_tensor, counts, offset_bounds
 from fase_gpu.results import FaseResult, RunInfo
@@ -82,11 +79,15 @@ class Scorer:
 
         x           [T, N, d] or [S, d], a tensor, a NumPy array or anything with DLPack, moved and converted as
                     Tensor.copy_ does; None: what self.x holds
-        n_samples   [T] integers from 0 to N, for a padded batch; None: every task has N. They and offsets are not
-                    checked where they are on a GPU: a task of more than N samples gets the status TOO_MANY
-        offsets     [T + 1] integers, the first 0 and the last S, for a packed batch
+        n_samples   [T] integers from 0 to N, for a padded batch; None: every task has N
+        offsets     [T + 1] integers from 0 to at most S, none below the one before, for a packed batch
+
+        Sizes that are on a GPU are not checked: a task of more than N samples gets the status TOO_MANY. Those that are
+        not are, and to copy them to a GPU waits for it.
         """
         if x is not None and x is not self.x:
+            if isinstance(x, (list, tuple)):
+                raise InputError(f"x: expected one tensor or array of shape {tuple(self.x.shape)}, got a list")
             given = as_tensor(x, "x")
             if given.shape != self.x.shape:
                 raise InputError(f"x: expected shape {tuple(self.x.shape)}, got {tuple(given.shape)}")
@@ -94,34 +95,32 @@ class Scorer:
         if self.packed:
             if offsets is None or n_samples is not None:
                 raise InputError("offsets: a packed batch needs offsets, and no n_samples")
-            bounds = self._sizes("offsets", offsets, self.tasks + 1, lambda: offset_bounds(offsets, self.x.shape[0]))
+            if not _on_gpu(offsets):
+                offsets = torch.from_numpy(offset_bounds(offsets, self.x.shape[0], all_rows=False))
+            bounds = self._sizes("offsets", offsets, self.tasks + 1)
             self._start.copy_(bounds[:-1])
             self._count.copy_(bounds.diff())
         elif offsets is not None:
             raise InputError("offsets: only for a Scorer that was made with rows=S")
+        elif n_samples is None:
+            self._count.fill_(self.samples)
         else:
-            self._count.copy_(
-                self._sizes("n_samples", n_samples, self.tasks, lambda: counts(n_samples, self.tasks, self.samples))
-            )
+            if not _on_gpu(n_samples):
+                n_samples = torch.from_numpy(counts(n_samples, self.tasks, self.samples))
+            self._count.copy_(self._sizes("n_samples", n_samples, self.tasks))
+        info = RunInfo(backend=self.backend, samples=self.x.numel() // self.x.shape[-1])
         if self.device.type == "cuda":
             self._replay()
-        else:
-            self._scores = self._run()
-        info = RunInfo(backend=self.backend, samples=self.x.numel() // self.x.shape[-1])
-        count = self._count if self.device.type == "cuda" else self._count.clone()
-        return FaseResult.of_columns(self._scores, count, self.config, info)
+            return FaseResult.of_columns(self._scores, self._count, self.config, info)
+        info = replace(info, samples=int(self._count.sum()))
+        return FaseResult.of_columns(self._run(), self._count.clone(), self.config, info)
 
-    def _sizes(self, name: str, given: Any, length: int, checked: Callable[[], Indices]) -> torch.Tensor:
-        """Integers as they are where they are on a GPU, and else checked."""
-        if not (isinstance(given, torch.Tensor) and given.is_cuda):
-            sizes = torch.from_numpy(checked())
-        elif given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-            raise InputError(f"{name}: expected integers, got {given.dtype}")
-        else:
-            sizes = given.to(self.device, torch.int64)
-        if sizes.shape != (length,):
-            raise InputError(f"{name}: expected shape ({length},), got {tuple(sizes.shape)}")
-        return sizes.to(self.device)
+    def _sizes(self, name: str, given: torch.Tensor, length: int) -> torch.Tensor:
+        if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+            raise InputError(f"{name}: expected integers, got dtype {str(given.dtype).removeprefix('torch.')}")
+        if given.shape != (length,):
+            raise InputError(f"{name}: expected shape ({length},), got {tuple(given.shape)}")
+        return given.to(self.device, torch.int64)
 
     def _run(self) -> dict[str, torch.Tensor]:
         rows = self.x.view(-1, self.x.shape[-1])
@@ -142,3 +141,7 @@ class Scorer:
                     self._scores = self._run()
                 self._graph = graph
             self._graph.replay()
+
+
+def _on_gpu(sizes: Any) -> bool:
+    return isinstance(sizes, torch.Tensor) and sizes.is_cuda

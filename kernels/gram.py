@@ -135,6 +135,10 @@ def high_of(x):
 
 @triton.jit
 def dot(a, b, acc, UPCAST: tl.constexpr):
+    """a [M, K] times the transpose of b [N, K], and acc [M, N] or None added in the tensor core; float32.
+
+    float32 is rounded to TF32 there, so it should hold no more; 16-bit numbers are multiplied exactly.
+    """
     if UPCAST:
         # The interpreter multiplies bfloat16 wrongly and adds float32 one by one, less exactly than a tensor core.
         acc = None if acc is None else acc.to(tl.float64)

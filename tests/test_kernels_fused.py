@@ -47,6 +47,7 @@ def launch(
     index: torch.Tensor | None = None,
     scores: Scores | None = None,
     labels: bool = True,
+    min_distance: float = 1e-6,
 ) -> Scores:
     """Padded [T, N, d], or rows [S, d] with start, through the kernel."""
     tasks = count.numel()
@@ -54,7 +55,7 @@ def launch(
     scores = poisoned(tasks, len(alphas), size) if scores is None else scores
     given = scores if labels else {name: column for name, column in scores.items() if name != "labels"}
     with np.errstate(all="ignore"):  # what overflows in a kernel is dealt with there
-        _launch(x, start, count, task, index, alphas, size, given, variant)
+        _launch(x, start, count, task, index, alphas, size, given, variant, min_distance)
     return scores
 
 
@@ -68,6 +69,7 @@ def _launch(
     size: int,
     given: Scores,
     variant: str,
+    min_distance: float,
 ) -> None:
     fused.launch_fused(
         x.reshape(-1, x.shape[-1]),
@@ -82,7 +84,7 @@ def _launch(
         size,
         variant,
         1000,
-        1e-6,
+        min_distance,
         (1e-3, 0.5),
     )
 
@@ -303,8 +305,10 @@ def test_labels_narrower_and_wider_than_the_size() -> None:
 def test_identical_rows_of_any_type_are_at_the_least_distance() -> None:
     for dtype in DTYPES:
         row = torch.randn(1, 1, 700, generator=torch.Generator().manual_seed(3)).to(dtype)
-        scores = launch(row.expand(1, 16, -1).contiguous(), torch.tensor([16]), 16)
-        assert float(scores["mst_mean"]) == np.float32(1e-6)
+        x = (row * torch.tensor([1, 1, 2, 0.5])[:, None]).contiguous()
+        for least in (1e-6, 1e-30):
+            scores = launch(x, torch.tensor([4]), 16, min_distance=least)
+            assert float(scores["mst_mean"]) == np.float32(least)
 
 
 def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,7 +331,10 @@ def test_what_is_shipped_is_what_is_launched(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(fused, "_INTERPRETED", False)
     for size in fused.SIZES:
         for dtype in DTYPES:
-            for d in (64, 65, 100, 384, 4096):
-                launch(torch.zeros(2, 3, d, dtype=dtype), torch.tensor([3, 2]), size, task=torch.tensor([1, 0]))
+            for d in (32, 64, 65, 100, 384, 4096):
+                x, count, task = torch.zeros(2, 3, d, dtype=dtype), torch.tensor([3, 2]), torch.tensor([1, 0])
+                for index in (None, torch.arange(6)):
+                    launch(x, count, size, task=task, index=index)
     assert all(options in launched for options in expected)
-    assert all(options in expected for options in launched)
+    plain = [options | {"INDEXED": False} for options in expected]
+    assert all(options | {"INDEXED": False} in plain for options in launched)

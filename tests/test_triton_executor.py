@@ -336,6 +336,11 @@ def test_a_scorer_refuses_what_does_not_fit() -> None:
     assert "n_samples[1]: expected 0 to N = 4, got 5" in refused(lambda: scorer(n_samples=[4, 5]))
     assert "only for a Scorer that was made with rows" in refused(lambda: scorer(offsets=[0, 1, 2]))
     packed_scorer = Scorer(2, 4, 3, device="cpu", rows=8)
+    assert packed_scorer(offsets=[0, 3, 5]).n_samples.tolist() == [3, 2]
+    assert packed_scorer(offsets=[0, 3, 5]).info.samples == 5
+    assert "offsets: expected to end at or below S = 8, got 9" in refused(lambda: packed_scorer(offsets=[0, 3, 9]))
+    assert "offsets: expected shape (3,), got (2,)" in refused(lambda: packed_scorer(offsets=[0, 3]))
+    assert "x: expected one tensor or array of shape (2, 4, 3), got a list" in refused(lambda: scorer([[[0.0]]]))
     assert "needs offsets" in refused(lambda: packed_scorer())
     assert "offsets[2]: expected at least 4, the one before, got 3" in refused(
         lambda: packed_scorer(offsets=torch.tensor([0, 4, 3], dtype=torch.uint8))

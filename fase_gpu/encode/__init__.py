@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from fase_gpu.backends import torch_device
 from fase_gpu.encode._reading import read_each
 from fase_gpu.encode._syntax_tree import normalized
 from fase_gpu.errors import InputError
@@ -73,7 +74,7 @@ def load_encoder(
 
     from fase_gpu.encode import neural, syntax_tree
 
-    where = neural.torch_device(device)
+    where = torch_device(device)
     if name == "ast":
         return syntax_tree.SyntaxTreeEncoder(where, workers)
     with _loading:

@@ -184,18 +184,6 @@ def load(
     )
 
 
-def torch_device(device: str | torch.device | None) -> torch.device:
-    """The device asked for; "cuda" where there is one, else "cpu", for None. Raises InputError if it is not there."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        raise InputError(f"device: expected cpu, cuda or cuda:N that is there, got {device!r}") from error
-    return found
-
-
 def _locate(name: str, preset: Preset | None) -> Path:
     """The model's folder: the one named, the installed package's, or the hub's snapshot in the local cache."""
     if Path(name).is_dir():
