@@ -33,11 +33,9 @@ _SIZES: Final[tuple[int, ...]] = (
     32,
     *(s << shift for shift in range(24) for s in _OCTAVE),
 )
-# Bytes of a tile of embeddings and of a chunk of edge keys: what a core's cache holds, or what fills a GPU.
-_TILE_BYTES: Final = {"cpu": 1 << 20, "cuda": 1 << 28}
+# Bytes of a chunk of edge keys: what a core's cache holds, or what fills a GPU.
 _CHUNK_BYTES: Final = {"cpu": 1 << 21, "cuda": 1 << 30}
 _MOST_TASKS: Final = 1 << 12
-_MOST_TILE_TASKS: Final = 64
 
 
 def padded_size(n: int) -> int:
@@ -108,22 +106,31 @@ class EmbeddingSource:
     def device(self) -> torch.device:
         return self.rows[0].x.device
 
-    def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
-        """Tiles of the tasks, in order."""
-        width = max(rows.x.shape[1] for rows in self.rows)
-        step = max(1, _TILE_BYTES.get(self.device.type, _TILE_BYTES["cuda"]) // (4 * size * (width + size)))
-        step = min(step, _MOST_TILE_TASKS) if self.device.type == "cpu" else step
-        for start in range(0, tasks.size, step):
-            part = tasks[start : start + step]
-            n = torch.from_numpy(self.n[part]).to(self.device)
-            tiles = [cosine_distances(rows.tile(part, size), n, min_distance) for rows in self.rows]
-            tile = tiles[0]
-            for other in tiles[1:]:
-                distance = tile.distance + other.distance
-                tile = Tile(distance, torch.maximum(tile.status, other.status))
-            if len(tiles) > 1:
-                tile.distance.div_(len(tiles))
-            yield tile
+    def tile(self, tasks: Indices, size: int, min_distance: float) -> Tile:
+        """Distances of the tasks, in order."""
+        n = torch.from_numpy(self.n[tasks]).to(self.device)
+        tile, *others = (cosine_distances(_Chunk(rows, tasks, size), n, min_distance) for rows in self.rows)
+        for other in others:
+            tile = Tile(tile.distance.add_(other.distance), torch.maximum(tile.status, other.status))
+        if others:
+            tile.distance.div_(len(self.rows))
+        return tile
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Embeddings [B, size, d] of some tasks, of which few are in memory at a time."""
+
+    rows: Rows
+    tasks: Indices
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.tasks.size, self.size, self.rows.x.shape[1]
+
+    def __getitem__(self, part: slice | Indices) -> torch.Tensor:
+        return self.rows.tile(self.tasks[part], self.size)
 
 
 @dataclass(frozen=True)
@@ -135,8 +142,8 @@ class DistanceSource:
     width: int
     device: torch.device
 
-    def tiles(self, tasks: Indices, size: int, min_distance: float) -> Iterator[Tile]:
-        """Tiles of the tasks, in order."""
+    def tile(self, tasks: Indices, size: int, min_distance: float) -> Tile:
+        """Distances of the tasks, in order."""
         if isinstance(self.matrices, list):
             parts = [self.matrices[task] for task in tasks.tolist()]
             picked = torch.stack([pad(part, (0, size - part.shape[0]) * 2) for part in parts])
@@ -144,4 +151,4 @@ class DistanceSource:
             have = min(size, self.width)
             picked = self.matrices[:, :have, :have].index_select(0, torch.from_numpy(tasks).to(self.device))
             picked = pad(picked, (0, size - have) * 2)
-        yield given_distances(picked, torch.from_numpy(self.n[tasks]).to(self.device), min_distance)
+        return given_distances(picked, torch.from_numpy(self.n[tasks]).to(self.device), min_distance)

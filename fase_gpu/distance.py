@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 
@@ -10,8 +10,10 @@ from fase_gpu.results import Status
 
 # A float32 sum drifts with its length and with how early it grows large, so squares and products are summed in slices.
 # Opposite bfloat16 vectors of 4096 dimensions: off by 2.7e-6 in one sum, by 6e-7 in slices; near-duplicates by 1e-11.
-_SLICE: Final = 128
+_SLICE: Final = 256
 _MOST_SLICES: Final = 16
+# Of norms, which need fewer digits and are summed in eight lanes.
+_NORM_SLICE: Final = 512
 # Beyond this squared distance from its task's mean, a row's products are large enough for float32 sums to be off by
 # more than 1e-6 where they all round the same way (constant or spiky rows: 5e-6 was seen). Such tasks, and rows whose
 # length leaves the range in which float32 squares keep their digits, are done in float64.
@@ -22,6 +24,9 @@ LENGTHS: Final = (1e-15, 1e15)
 _ALIGNED: Final = 64
 # Beyond this size a float64 product is taken task by task: MKL's depends on whether there is one matrix or several.
 _LARGE: Final = 64
+# Bytes of embeddings that are looked at together: what a core's cache holds, or what fills a GPU.
+_TILE_BYTES: Final = {"cpu": 1 << 22, "cuda": 1 << 28}
+_MOST_TILE_TASKS: Final = 64
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
 SLACK: Final = 1e-4
 
@@ -30,9 +35,17 @@ class Tile(NamedTuple):
     """Distances of B tasks, made exact where a stage relies on it: symmetric, zero on the diagonal and in padding."""
 
     distance: torch.Tensor
-    """[B, N, N] float32; all zero for a task that is not OK."""
+    """[B, N, N] float32, in any layout; all zero for a task that is not OK."""
     status: torch.Tensor
     """[B] int8, Status."""
+
+
+class Tasks(Protocol):
+    """Embeddings [B, N, d] of which some tasks at a time are looked at: a tensor, or what copies only those."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, tasks: Any, /) -> torch.Tensor: ...
 
 
 def inside(n: torch.Tensor, size: int) -> torch.Tensor:
@@ -40,7 +53,7 @@ def inside(n: torch.Tensor, size: int) -> torch.Tensor:
     return torch.arange(size, device=n.device) < n[:, None]
 
 
-def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> Tile:
+def cosine_distances(x: Tasks, n: torch.Tensor, min_distance: float) -> Tile:
     """Distances 1 - cos of every pair of samples of a task.
 
     x   [B, N, d] embeddings, any float dtype; what lies beyond a task's n samples may be any of its own rows
@@ -50,26 +63,48 @@ def cosine_distances(x: torch.Tensor, n: torch.Tensor, min_distance: float) -> T
     before the product, so that what cancels is the distance to the mean and not 1: near-duplicates keep their digits.
     Rows of norm 1 + a and 1 + b put the half squared difference off by (a + b) of itself and by (a - b)^2 / 2, so that
     float32 norms are enough. Where float32 products may be TF32's or bfloat16's, all is done in float64.
+
+    Rows are read a few tasks at a time, which stay in the cache from the first look to the product. What follows is
+    small and done for all tasks at once, with the tasks on the last axis.
     """
-    mask = inside(n, x.shape[1])
-    if not float32_products_are_exact(x.device):
-        distance, status = _exact_distances(x, mask)
-        return Tile(_finish(distance, mask, status, min_distance), status)
-    norm = norms(x)
-    usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
-    unit = _aligned_rows(x, torch.float32)
-    torch.mul(x, torch.where(mask, 1 / norm, 0)[..., None], out=unit[..., : x.shape[2]])
-    unit -= unit.sum(1, keepdim=True) / n.clamp_min(1).to(torch.float32)[:, None, None]
-    first, *others = slices(unit.shape[2])
-    gram = torch.bmm(unit[..., first], unit[..., first].mT)
-    for part in others:
-        gram.baddbmm_(unit[..., part], unit[..., part].mT)
-    square = gram.diagonal(dim1=1, dim2=2)
-    odd = torch.nonzero((((square > WIDE) | ~usual) & mask).any(1)).flatten()
-    distance = torch.sub(square[:, :, None] + square[:, None, :], gram + gram.mT).mul_(0.5)
+    tasks, size, d = x.shape
+    mask = inside(n, size)
     status = torch.full_like(n, Status.OK, dtype=torch.int8)
-    if odd.numel():
-        distance[odd], status[odd] = _exact_distances(x[odd], mask[odd])
+    gram = torch.empty(tasks, size, size, dtype=torch.float32, device=n.device)
+    step = max(1, _TILE_BYTES.get(n.device.type, _TILE_BYTES["cuda"]) // (4 * size * (d + size)))
+    if not float32_products_are_exact(n.device):
+        for first in range(0, tasks, step):
+            part = slice(first, first + step)
+            gram[part], status[part] = _exact_distances(x[part], mask[part])
+        return Tile(_finish(_tasks_last(gram), mask, status, min_distance), status)
+    norm = torch.empty(tasks, size, dtype=torch.float32, device=n.device)
+    step = min(step, _MOST_TILE_TASKS)
+    whole = bool(mask.all())
+    room = torch.zeros(min(step, tasks), size, aligned(d, torch.float32), dtype=torch.float32, device=n.device)
+    for first in range(0, tasks, step):
+        part = slice(first, first + step)
+        rows = x[part]
+        norm[part] = norms(rows)
+        scale = (1 / norm[part]) if whole else torch.where(mask[part], 1 / norm[part], 0)
+        unit = room[: rows.shape[0]]
+        torch.mul(rows, scale[..., None], out=unit[..., :d])
+        mean = unit.sum(1, keepdim=True)
+        unit -= mean.div_(size) if whole else mean.div_(n[part, None, None].clamp_min(1))
+        for start, products in enumerate(slices(unit.shape[2])):
+            factor = unit[..., products]
+            if start == 0:
+                torch.bmm(factor, factor.mT, out=gram[part])
+            else:
+                gram[part].baddbmm_(factor, factor.mT)
+    gram = _tasks_last(gram)
+    square = gram.diagonal(dim1=0, dim2=1).mT
+    usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
+    odd = torch.nonzero((((square.mT > WIDE) | ~usual) & mask).any(1)).flatten()
+    distance = torch.sub(square[:, None] + square, gram + gram.transpose(0, 1)).mul_(0.5)
+    for first in range(0, odd.numel(), step):
+        few = odd[first : first + step]
+        exact, status[few] = _exact_distances(x[few.numpy()], mask[few])
+        distance[:, :, few] = exact.permute(1, 2, 0)
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
@@ -85,7 +120,7 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     status = torch.where(wrong, Status.NOT_A_DISTANCE, Status.OK)
     status = torch.where(finite, status, Status.NOT_FINITE).to(torch.int8)
     distance = 0.5 * distance + 0.5 * distance.mT  # halved first: the sum of two finite numbers may not be finite
-    return Tile(_finish(distance, mask, status, min_distance), status)
+    return Tile(_finish(_tasks_last(distance), mask, status, min_distance), status)
 
 
 def float32_products_are_exact(device: torch.device) -> bool:
@@ -107,10 +142,14 @@ def slices(d: int) -> list[slice]:
 def norms(x: torch.Tensor) -> torch.Tensor:
     """Lengths [B, N] of the rows of [B, N, d], float64 from float64 and else float32, the squares summed in slices."""
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    whole = x.shape[-1] // _SLICE * _SLICE
+    if x.shape[-1] <= _NORM_SLICE:
+        norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
+        return norm
+    whole = x.shape[-1] // _NORM_SLICE * _NORM_SLICE
     rest = torch.linalg.vector_norm(x[..., whole:], dim=-1, keepdim=True, dtype=dtype)
-    parts = torch.linalg.vector_norm(x[..., :whole].view(*x.shape[:-1], whole // _SLICE, _SLICE), dim=-1, dtype=dtype)
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
+    parts = x[..., :whole].view(*x.shape[:-1], whole // _NORM_SLICE, _NORM_SLICE)
+    parts = torch.linalg.vector_norm(parts, dim=-1, dtype=dtype)
+    norm = torch.linalg.vector_norm(torch.cat([parts, rest], -1), dim=-1)
     return norm
 
 
@@ -153,12 +192,20 @@ def exact_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
     return unit.masked_fill_(~mask[..., None], 0).nan_to_num_(0.0), status
 
 
+def _tasks_last(matrices: torch.Tensor) -> torch.Tensor:
+    """[B, N, N] as contiguous [N, N, B]."""
+    tasks, size, _ = matrices.shape
+    return matrices.view(tasks, size * size).t().contiguous().view(size, size, tasks)
+
+
 def _finish(distance: torch.Tensor, mask: torch.Tensor, status: torch.Tensor, min_distance: float) -> torch.Tensor:
-    """Clamp in place, then zero what is no distance: the diagonal, padding and bad tasks."""
+    """Clamp [N, N, B] in place, then zero what is no distance: the diagonal, padding and bad tasks; as [B, N, N]."""
     distance.clamp_min_(min_distance)
-    distance.diagonal(dim1=1, dim2=2).zero_()
-    bad = ~mask | (status != Status.OK)[:, None]
-    return distance.masked_fill_(bad[:, :, None] | bad[:, None, :], 0)
+    distance.diagonal(dim1=0, dim2=1).zero_()
+    bad = (~mask | (status != Status.OK)[:, None]).T
+    if bool(bad.any()):
+        distance.masked_fill_(bad[:, None] | bad, 0)
+    return distance.permute(2, 0, 1)
 
 
 def rounded(distance: torch.Tensor) -> torch.Tensor:

@@ -145,19 +145,14 @@ def _measure(
 ) -> _Measured:
     """By way of the distance matrices, which are kept where a later stage needs them."""
     n = torch.from_numpy(source.n[chunk]).to(source.device)
-    statuses, totals, matrices = [], [], []
-    done = 0
-    for tile in source.tiles(chunk, edges.size, config.min_distance):
-        distance = rounded(tile.distance) if config.semantics == "released" else tile.distance
-        edges.fill(done, distance)
-        done += distance.shape[0]
-        statuses.append(tile.status)
-        totals.append(distance.sum(2, dtype=torch.float64).sum(1))
-        if keep:
-            matrices.append(distance)
+    distance, status = source.tile(chunk, edges.size, config.min_distance)
+    if config.semantics == "released":
+        distance = rounded(distance)
+    edges.fill(0, distance)
+    total = distance.permute(1, 2, 0).flatten(0, 1).sum(0, dtype=torch.float64)
     tree = minimum_spanning_trees(edges.keys(chunk.size), n)
-    status = torch.maximum(torch.cat(statuses), (n == 1).to(torch.int8) * int(Status.SINGLE))
-    return _Measured(tree, status, torch.cat(totals), torch.cat(matrices) if keep else None)
+    status = torch.maximum(status, (n == 1).to(torch.int8) * int(Status.SINGLE))
+    return _Measured(tree, status, total, distance if keep else None)
 
 
 def _stream(source: EmbeddingSource, chunk: Indices, size: int, config: FaseConfig, kernels: bool) -> _Measured:

@@ -269,7 +269,7 @@ def _fill_from_matrices(scores: Scores, source: EmbeddingSource | DistanceSource
                     torch.maximum(work.status, more.status, out=work.status)
                 work.dist.div_(len(source.rows))
             else:
-                tile = next(iter(source.tiles(work.task.cpu().numpy(), size, config.min_distance)))
+                tile = source.tile(work.task.cpu().numpy(), size, config.min_distance)
                 work.dist.copy_(tile.distance)
                 work.status.copy_(tile.status)
             if config.semantics == "released":
