@@ -36,6 +36,11 @@ _SIZES: Final[tuple[int, ...]] = (
 # Bytes of a chunk of edge keys: what a core's cache holds, or what fills a GPU.
 _CHUNK_BYTES: Final = {"cpu": 1 << 21, "cuda": 1 << 30}
 _MOST_TASKS: Final = 1 << 12
+# A chunk of large tasks has so many of them where they fit these bytes: every step of a tree is a call for all of them.
+_FEW_TASKS: Final = 64
+_FEW_BYTES: Final = 1 << 25
+# Of a chunk that is split for the sake of threads.
+_LEAST_BYTES: Final = 1 << 18
 
 
 def padded_size(n: int) -> int:
@@ -43,13 +48,19 @@ def padded_size(n: int) -> int:
     return _SIZES[bisect_left(_SIZES, n)]
 
 
-def buckets(n: Indices, alphas: int, device: torch.device) -> Iterator[tuple[int, Indices]]:
-    """Chunks (padded size, tasks) of tasks that are scored together; tasks without samples are left out."""
+def buckets(n: Indices, alphas: int, device: torch.device, threads: int) -> Iterator[tuple[int, Indices]]:
+    """Chunks (padded size, tasks) of tasks that are scored together; tasks without samples are left out.
+
+    Where there are tasks enough, so many chunks of a size that no thread is left without.
+    """
     sizes = np.array(_SIZES)[np.searchsorted(_SIZES, n)]
     budget = _CHUNK_BYTES.get(device.type, _CHUNK_BYTES["cuda"])
     for size in np.unique(sizes[n > 0]).tolist():
         tasks = np.flatnonzero(sizes == size)
-        step = max(1, min(_MOST_TASKS, budget // (8 * size * (size + 4 * (alphas - 1)))))
+        of_task = 8 * size * (size + 4 * (alphas - 1))
+        step = max(1, min(_MOST_TASKS, budget // of_task), min(_FEW_TASKS, _FEW_BYTES // of_task))
+        least = max(1, _LEAST_BYTES // of_task)
+        step = min(step, max(least, -(-tasks.size // threads)))
         for start in range(0, tasks.size, step):
             yield size, tasks[start : start + step]
 

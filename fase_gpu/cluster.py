@@ -9,7 +9,7 @@ import torch
 
 from fase_gpu.config import FaseConfig
 from fase_gpu.errors import MissingExtraError
-from fase_gpu.mst import EdgeKeys, Mst, minimum_spanning_trees
+from fase_gpu.mst import Mst, edge_keys, minimum_spanning_trees
 from fase_gpu.partitions import first_appearance
 
 
@@ -58,7 +58,7 @@ def dbscan_labels(distance: torch.Tensor, n: torch.Tensor, eps: torch.Tensor, mi
     reachability distances max(core(i), core(j), d_ij) tells for every radius at once. A border sample joins the first
     cluster, in the order of the clusters' first cores, that has a core within the radius.
     """
-    tasks, size, _ = distance.shape
+    size = distance.shape[1]
     sample = torch.arange(size, device=distance.device)
     present = sample[:, None] < n
     apart = torch.where(present.T[:, None, :], distance, torch.inf)
@@ -68,9 +68,7 @@ def dbscan_labels(distance: torch.Tensor, n: torch.Tensor, eps: torch.Tensor, mi
         core = apart.kthvalue(min_samples, 2).values
     reach = torch.maximum(apart, torch.maximum(core[:, :, None], core[:, None, :]))
     reach.clamp_max_(torch.finfo(torch.float32).max)  # an edge must have a key below NO_EDGE
-    keys = EdgeKeys(size, tasks, distance.device)
-    keys.fill(0, reach)
-    tree = minimum_spanning_trees(keys.keys(tasks), n)
+    tree = minimum_spanning_trees(edge_keys(reach), n)
     is_core = (core.T[:, None] <= eps) & present[:, None]
     component = labels_of_runs(tree_runs(tree.weight, eps), tree)
     # A cluster is named by its first core; no name (size) sorts behind every name.

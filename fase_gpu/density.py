@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 
 # exp(-87) is the smallest that float32 holds with full digits; below it the CPU's exp is ten times slower, and a term
@@ -116,7 +117,11 @@ def _density(point: torch.Tensor, centre: torch.Tensor, narrowness: torch.Tensor
     total = torch.zeros_like(where)
     for start in range(0, centre.shape[0], rows):
         z = where - centre[start : start + rows, None]
-        z.mul_(z).clamp_max_(_LOWEST_EXPONENT).neg_().exp_()
+        z.mul_(z).clamp_max_(_LOWEST_EXPONENT).neg_()
+        if z.device.type == "cpu":
+            np.exp(z.numpy(), out=z.numpy())  # twice as fast as torch's
+        else:
+            z.exp_()
         for term in z:
             total += term
     return total
@@ -153,8 +158,7 @@ def _coarse_to_fine(
     left, right = density[:-1], density[1:]
     bound = torch.sub(left, right).abs_().neg_().add_(ceiling).clamp_min_(0).square_()
     bound.mul_(0.25 / ceiling.clamp_min(1e-30)).add_(torch.maximum(left, right))
-    cell = torch.arange(ends, device=device)[:, None]
-    bound.masked_fill_((cell >= first) & (cell <= first + 2), 0)
+    bound.scatter_(0, (first + torch.arange(3, device=device)[:, None]).clamp_(0, ends - 1), 0)
     doubt = _FLOAT32_DOUBT + _DOUBT_PER_TERM * centre.shape[0]
     certain = (bound.amax(0) < best.values[0] * (1 - doubt)) & (kappa < 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from fase_gpu.results import Status
@@ -25,8 +26,15 @@ _ALIGNED: Final = 64
 # Beyond this size a float64 product is taken task by task: MKL's depends on whether there is one matrix or several.
 _LARGE: Final = 64
 # Bytes of embeddings that are looked at together: what a core's cache holds, or what fills a GPU.
-_TILE_BYTES: Final = {"cpu": 1 << 22, "cuda": 1 << 28}
+_TILE_BYTES: Final = {"cpu": 1 << 21, "cuda": 1 << 28}
+# At least so many rows, however long: every call for a tile costs some microseconds.
+_TILE_ROWS: Final = 320
 _MOST_TILE_TASKS: Final = 64
+# Up to which NumPy's BLAS multiplies, on a single thread.
+_SMALL: Final = 28
+# Beyond this size what lies below so many blocks on the diagonal is copied from above them, not multiplied.
+_BLOCKED: Final = 200
+_BLOCKS: Final = 4
 # A user's matrix may be off by what its own arithmetic loses (TF32: 2.5e-5), not by more.
 SLACK: Final = 1e-4
 
@@ -35,7 +43,7 @@ class Tile(NamedTuple):
     """Distances of B tasks, made exact where a stage relies on it: symmetric, zero on the diagonal and in padding."""
 
     distance: torch.Tensor
-    """[B, N, N] float32, in any layout; all zero for a task that is not OK."""
+    """[B, N, N] float32; all zero for a task that is not OK."""
     status: torch.Tensor
     """[B] int8, Status."""
 
@@ -65,46 +73,44 @@ def cosine_distances(x: Tasks, n: torch.Tensor, min_distance: float) -> Tile:
     float32 norms are enough. Where float32 products may be TF32's or bfloat16's, all is done in float64.
 
     Rows are read a few tasks at a time, which stay in the cache from the first look to the product. What follows is
-    small and done for all tasks at once, with the tasks on the last axis.
+    small and done for all tasks at once.
     """
     tasks, size, d = x.shape
     mask = inside(n, size)
     status = torch.full_like(n, Status.OK, dtype=torch.int8)
     gram = torch.empty(tasks, size, size, dtype=torch.float32, device=n.device)
-    step = max(1, _TILE_BYTES.get(n.device.type, _TILE_BYTES["cuda"]) // (4 * size * (d + size)))
+    step = max(1, _TILE_BYTES.get(n.device.type, _TILE_BYTES["cuda"]) // (4 * size * (d + size)), _TILE_ROWS // size)
     if not float32_products_are_exact(n.device):
         for first in range(0, tasks, step):
             part = slice(first, first + step)
             gram[part], status[part] = _exact_distances(x[part], mask[part])
-        return Tile(_finish(_tasks_last(gram), mask, status, min_distance), status)
+        return Tile(_finish(gram, mask, status, min_distance), status)
     norm = torch.empty(tasks, size, dtype=torch.float32, device=n.device)
     step = min(step, _MOST_TILE_TASKS)
     whole = bool(mask.all())
-    room = torch.zeros(min(step, tasks), size, aligned(d, torch.float32), dtype=torch.float32, device=n.device)
+    # One row more than there are, and zeros behind all: see _gram.
+    parts = len(slices(d))
+    room = torch.zeros(
+        min(step, tasks), size + 1, parts, aligned(-(-d // parts), torch.float32), dtype=torch.float32, device=n.device
+    )
     for first in range(0, tasks, step):
         part = slice(first, first + step)
         rows = x[part]
         norm[part] = norms(rows)
         scale = (1 / norm[part]) if whole else torch.where(mask[part], 1 / norm[part], 0)
-        unit = room[: rows.shape[0]]
+        sliced = room[: rows.shape[0]]
+        unit = sliced.flatten(2)[:, :size]
         torch.mul(rows, scale[..., None], out=unit[..., :d])
         mean = unit.sum(1, keepdim=True)
         unit -= mean.div_(size) if whole else mean.div_(n[part, None, None].clamp_min(1))
-        for start, products in enumerate(slices(unit.shape[2])):
-            factor = unit[..., products]
-            if start == 0:
-                torch.bmm(factor, factor.mT, out=gram[part])
-            else:
-                gram[part].baddbmm_(factor, factor.mT)
-    gram = _tasks_last(gram)
-    square = gram.diagonal(dim1=0, dim2=1).mT
+        _gram(sliced, gram[part])
+    square = gram.diagonal(dim1=1, dim2=2)
     usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
-    odd = torch.nonzero((((square.mT > WIDE) | ~usual) & mask).any(1)).flatten()
-    distance = torch.sub(square[:, None] + square, gram + gram.transpose(0, 1)).mul_(0.5)
+    odd = torch.nonzero((((square > WIDE) | ~usual) & mask).any(1)).flatten()
+    distance = (square[:, :, None] + square[:, None, :]).sub_(gram + gram.mT).mul_(0.5)
     for first in range(0, odd.numel(), step):
         few = odd[first : first + step]
-        exact, status[few] = _exact_distances(x[few.numpy()], mask[few])
-        distance[:, :, few] = exact.permute(1, 2, 0)
+        distance[few], status[few] = _exact_distances(x[few.numpy()], mask[few])
     return Tile(_finish(distance, mask, status, min_distance), status)
 
 
@@ -120,7 +126,7 @@ def given_distances(distance: torch.Tensor, n: torch.Tensor, min_distance: float
     status = torch.where(wrong, Status.NOT_A_DISTANCE, Status.OK)
     status = torch.where(finite, status, Status.NOT_FINITE).to(torch.int8)
     distance = 0.5 * distance + 0.5 * distance.mT  # halved first: the sum of two finite numbers may not be finite
-    return Tile(_finish(_tasks_last(distance), mask, status, min_distance), status)
+    return Tile(_finish(distance, mask, status, min_distance), status)
 
 
 def float32_products_are_exact(device: torch.device) -> bool:
@@ -145,6 +151,13 @@ def norms(x: torch.Tensor) -> torch.Tensor:
     if x.shape[-1] <= _NORM_SLICE:
         norm: torch.Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=dtype)
         return norm
+    # Slices of equal lengths where they can be: a view of whole rows is read much faster.
+    d = x.shape[-1]
+    for parts_of_row in range(-(-d // _NORM_SLICE), 4 * -(-d // _NORM_SLICE)):
+        if d % parts_of_row == 0:
+            parts = torch.linalg.vector_norm(x.view(*x.shape[:-1], parts_of_row, -1), dim=-1, dtype=dtype)
+            norm = torch.linalg.vector_norm(parts, dim=-1)
+            return norm
     whole = x.shape[-1] // _NORM_SLICE * _NORM_SLICE
     rest = torch.linalg.vector_norm(x[..., whole:], dim=-1, keepdim=True, dtype=dtype)
     parts = x[..., :whole].view(*x.shape[:-1], whole // _NORM_SLICE, _NORM_SLICE)
@@ -157,6 +170,28 @@ def aligned(d: int, dtype: torch.dtype) -> int:
     """d rounded up so that every row of a matrix starts aligned."""
     unit = _ALIGNED // dtype.itemsize
     return -(-d // unit) * unit
+
+
+def _gram(rows: torch.Tensor, out: torch.Tensor) -> None:
+    """Products [B, N, N] of the first N rows of [B, N + 1, S, K], of which S slices of K columns are summed apart.
+
+    NumPy's BLAS is two to three times as fast as torch's for matrices as small as these. It would take the product of a
+    matrix and its own transpose for another kind, which is slower: one row more makes them two matrices.
+    """
+    size = out.shape[1]
+    if size <= _SMALL and out.device.type == "cpu":
+        parts = rows.transpose(1, 2).numpy()
+        with np.errstate(all="ignore"):  # of rows that are not finite, which are seen to later
+            products = np.matmul(parts[:, :, :size], parts.swapaxes(2, 3))
+        out.copy_(torch.from_numpy(np.add.reduce(products, 1))[..., :size])
+        return
+    block = -(-size // _BLOCKS) if size > _BLOCKED else size
+    for first in range(0, size, block):
+        upper = out[:, first : first + block, first:]
+        for s in range(rows.shape[2]):
+            factor = rows[:, first:size, s]
+            upper.baddbmm_(factor[:, :block], factor.mT, beta=int(s > 0))
+        out[:, first + block :, first : first + block] = upper[:, :, block:].mT
 
 
 def _aligned_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -192,20 +227,14 @@ def exact_rows(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch
     return unit.masked_fill_(~mask[..., None], 0).nan_to_num_(0.0), status
 
 
-def _tasks_last(matrices: torch.Tensor) -> torch.Tensor:
-    """[B, N, N] as contiguous [N, N, B]."""
-    tasks, size, _ = matrices.shape
-    return matrices.view(tasks, size * size).t().contiguous().view(size, size, tasks)
-
-
 def _finish(distance: torch.Tensor, mask: torch.Tensor, status: torch.Tensor, min_distance: float) -> torch.Tensor:
-    """Clamp [N, N, B] in place, then zero what is no distance: the diagonal, padding and bad tasks; as [B, N, N]."""
+    """Clamp in place, then zero what is no distance: the diagonal, padding and bad tasks."""
     distance.clamp_min_(min_distance)
-    distance.diagonal(dim1=0, dim2=1).zero_()
-    bad = (~mask | (status != Status.OK)[:, None]).T
-    if bool(bad.any()):
-        distance.masked_fill_(bad[:, None] | bad, 0)
-    return distance.permute(2, 0, 1)
+    distance.diagonal(dim1=1, dim2=2).zero_()
+    bad = ~mask | (status != Status.OK)[:, None]
+    if bad.device.type != "cpu" or bool(bad.any()):
+        distance.masked_fill_(bad[:, :, None] | bad[:, None, :], 0)
+    return distance
 
 
 def rounded(distance: torch.Tensor) -> torch.Tensor:

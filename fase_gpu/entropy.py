@@ -11,6 +11,7 @@ import torch
 from fase_gpu.mst import NO_EDGE, Mst
 
 _FIXED_POINT: Final = 1 << 40
+_FEW_KEYS: Final = 24
 
 
 class Entropy(NamedTuple):
@@ -64,8 +65,16 @@ def multiscale_entropy(tree: Mst, n: torch.Tensor, low: float, high: float) -> t
 def _smaller_before(key: torch.Tensor) -> torch.Tensor:
     """How many keys directly before each one are all smaller than it, int64 like key [M, T].
 
-    By doubling: the maximum of every stretch of 1, 2, 4, ... keys, then from the longest stretch down.
+    One key after the other where there are few. Else by doubling: the maximum of every stretch of 1, 2, 4, ... keys,
+    then from the longest stretch down.
     """
+    if key.shape[0] <= _FEW_KEYS:
+        count = torch.zeros_like(key, dtype=torch.int64)
+        all_smaller = torch.ones_like(key, dtype=torch.bool)
+        for back in range(1, key.shape[0]):
+            all_smaller[back:] &= key[:-back] < key[back:]
+            count[back:] += all_smaller[back:]
+        return count
     longest = [key]
     while 2 << len(longest) - 1 < key.shape[0]:
         width = 1 << len(longest) - 1

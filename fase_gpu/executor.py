@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from fase_gpu.density import peak_mode, weight_mode, weight_stats
 from fase_gpu.distance import rounded
 from fase_gpu.entropy import class_entropy, multiscale_entropy
 from fase_gpu.errors import InputError
-from fase_gpu.mst import MAX_SAMPLES, EdgeKeys, Mst, minimum_spanning_trees
+from fase_gpu.mst import MAX_SAMPLES, Mst, edge_keys, minimum_spanning_trees
 from fase_gpu.partitions import intersection, misaligned_union, union
 from fase_gpu.results import SCORES, SWEPT_SCORES, Status
 from fase_gpu.streaming import MAX_SAMPLES as STREAMED_SAMPLES
@@ -24,6 +25,8 @@ from fase_gpu.streaming import stream_tree
 # Tasks of more samples are streamed where they can be. On a CPU that is quicker from 1000 to 1500 samples on: at 4096,
 # d = 384 and one thread, 0.8 to 1.3 s instead of 2.4 to 3.5 s, and 40 MB instead of 700 MB.
 MOST_DENSE: Final = 1024
+# What a pair of samples takes on the way to the tree: three float32 matrices, then one and the keys.
+_PAIR_BYTES: Final = 12
 
 
 class _Measured(NamedTuple):
@@ -66,15 +69,13 @@ def score(
     most, largest = STREAMED_SAMPLES if streams else MAX_SAMPLES, int(source.n.max(initial=0))
     if largest > most:
         raise InputError(f"samples: expected at most {most} in one task, got {largest}")
-    edges = EdgeKeys(0, 0, device)
-    for size, chunk in buckets(source.n, scales, device):
+
+    def measure_and_score(size: int, chunk: Indices) -> None:
         if streams and size > MOST_DENSE:
             assert isinstance(source, EmbeddingSource)
             measured = _stream(source, chunk, size, config, kernels)
         else:
-            if edges.size != size or edges.tasks < chunk.size:
-                edges = EdgeKeys(size, chunk.size, device)
-            measured = _measure(source, chunk, edges, config, needs_matrices)
+            measured = _measure(source, chunk, size, config, needs_matrices)
         index = torch.from_numpy(chunk).to(device)
         part = _score_chunk(source, chunk, measured, config, None if classes is None else classes[index])
         for name, column in part.items():
@@ -83,7 +84,29 @@ def score(
                 scores[name][index, :, :width] = column[..., :width].to(torch.int32)
             else:
                 scores[name][index] = column.to(scores[name].dtype)
+
+    threads = torch.get_num_threads() if device.type == "cpu" else 1
+    chunks = list(buckets(source.n, scales, device, threads))
+    streamed = [chunk for chunk in chunks if streams and chunk[0] > MOST_DENSE]
+    _side_by_side(measure_and_score, chunks[: len(chunks) - len(streamed)], threads)
+    _side_by_side(measure_and_score, streamed, 1)
     return scores
+
+
+def _side_by_side(work: Callable[[int, Indices], None], chunks: list[tuple[int, Indices]], threads: int) -> None:
+    """Each chunk on one thread: threads that share every small step of a chunk wait for each other most of the time."""
+    if threads == 1 or len(chunks) <= 1:
+        for chunk in chunks:
+            work(*chunk)
+        return
+    # A thread's own number of threads is its own, but the last one set is that of threads to come.
+    pool = ThreadPoolExecutor(min(threads, len(chunks)), "fase_gpu", lambda: torch.set_num_threads(1))
+    try:
+        for done in [pool.submit(work, *chunk) for chunk in chunks]:
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 def _score_chunk(
@@ -141,16 +164,17 @@ def _score_chunk(
 
 
 def _measure(
-    source: EmbeddingSource | DistanceSource, chunk: Indices, edges: EdgeKeys, config: FaseConfig, keep: bool
+    source: EmbeddingSource | DistanceSource, chunk: Indices, size: int, config: FaseConfig, keep: bool
 ) -> _Measured:
     """By way of the distance matrices, which are kept where a later stage needs them."""
+    # All at once, and given back: memory that is not there should be missed before half of it is written.
+    torch.empty(_PAIR_BYTES * chunk.size * size * size, dtype=torch.uint8, device=source.device)
     n = torch.from_numpy(source.n[chunk]).to(source.device)
-    distance, status = source.tile(chunk, edges.size, config.min_distance)
+    distance, status = source.tile(chunk, size, config.min_distance)
     if config.semantics == "released":
         distance = rounded(distance)
-    edges.fill(0, distance)
-    total = distance.permute(1, 2, 0).flatten(0, 1).sum(0, dtype=torch.float64)
-    tree = minimum_spanning_trees(edges.keys(chunk.size), n)
+    total = distance.sum(2, dtype=torch.float64).sum(1)
+    tree = minimum_spanning_trees(edge_keys(distance), n)
     status = torch.maximum(status, (n == 1).to(torch.int8) * int(Status.SINGLE))
     return _Measured(tree, status, total, distance if keep else None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final, NamedTuple
 
 import torch
@@ -34,53 +33,44 @@ class Mst(NamedTuple):
     """[N, T] int64, the sample at each position; padding keeps its own place."""
 
 
-class EdgeKeys:
-    """The keys of all pairs, [N, N, T] float64, filled tile by tile."""
-
-    def __init__(self, size: int, tasks: int, device: torch.device) -> None:
-        self.size, self.tasks = size, tasks
-        if size > MAX_SAMPLES:
-            raise InputError(f"samples: expected at most {MAX_SAMPLES} in one task, got {size}")
-        self._words = torch.zeros(size, size, tasks, 2, dtype=torch.int32, device=device)
-        sample = torch.arange(size, device=device)
-        ends = torch.minimum(sample[:, None], sample) << 16 | torch.maximum(sample[:, None], sample)
-        self._low, self._high = (0, 1) if sys.byteorder == "little" else (1, 0)
-        self._words[..., self._low] = ends.to(torch.int32)[..., None]
-
-    def fill(self, start: int, distance: torch.Tensor) -> None:
-        """Write the distances [B, N, N] float32 of tasks start, start + 1, ..."""
-        weights = self._words.view(torch.float32)[:, :, start : start + distance.shape[0], self._high]
-        weights.copy_(distance.permute(1, 2, 0))
-
-    def keys(self, tasks: int) -> torch.Tensor:
-        """The keys of the first tasks."""
-        return self._words.view(torch.float64)[:, :, :tasks, 0]
+def edge_keys(distance: torch.Tensor) -> torch.Tensor:
+    """The keys of all pairs, [T, N, N] float64, from their distances [T, N, N] float32."""
+    size = distance.shape[1]
+    if size > MAX_SAMPLES:
+        raise InputError(f"samples: expected at most {MAX_SAMPLES} in one task, got {size}")
+    sample = torch.arange(size, device=distance.device)
+    ends = torch.minimum(sample[:, None], sample) << 16 | torch.maximum(sample[:, None], sample)
+    keys = distance.contiguous().view(torch.int32).to(torch.int64)
+    return keys.bitwise_left_shift_(32).bitwise_or_(ends).view(torch.float64)
 
 
 def minimum_spanning_trees(keys: torch.Tensor, n: torch.Tensor) -> Mst:
     """Prim's algorithm over all tasks in step.
 
-    keys   [N, N, T] float64 from EdgeKeys; entries of padding are not read
+    keys   [T, N, N] float64 from edge_keys; entries of padding are not read
     n      [T] int64, samples of each task
     """
-    size, _, tasks = keys.shape
-    position = torch.arange(size, device=keys.device)[:, None]
-    order = position.repeat(1, tasks)
-    edges = torch.full((max(size - 1, 0), tasks), NO_EDGE, dtype=torch.float64, device=keys.device)
+    tasks, size, _ = keys.shape
+    device = keys.device
+    rows = keys.view(tasks * size, size)
+    position = torch.arange(size, device=device)
+    order = position[:, None].repeat(1, tasks)
+    edges = torch.full((max(size - 1, 0), tasks), NO_EDGE, dtype=torch.float64, device=device)
     # NO_EDGE where a sample is in the tree or is padding: the maximum with it takes a key out of the search.
-    taken = torch.zeros(size, tasks, dtype=torch.float64, device=keys.device)
-    taken.masked_fill_((position >= n) | (position == 0), NO_EDGE)
-    best = torch.full_like(taken, NO_EDGE)
-    latest = torch.zeros(1, tasks, dtype=torch.int64, device=keys.device)
+    taken = torch.zeros(tasks, size, dtype=torch.float64, device=device)
+    taken.masked_fill_((position >= n[:, None]) | (position == 0), NO_EDGE)
+    best, reach = torch.full_like(taken, NO_EDGE), torch.empty_like(taken)
+    first = torch.arange(tasks, device=device) * size
+    row = first.clone()
     for step in range(size - 1):
-        reach = torch.gather(keys, 0, latest[None].expand(1, size, tasks))[0]
+        torch.index_select(rows, 0, row, out=reach)
         torch.minimum(best, reach, out=best)
         torch.maximum(best, taken, out=best)
-        least = best.min(0, keepdim=True)
-        edges[step] = least.values[0]
-        latest = torch.where(step + 1 < n, least.indices, step + 1)
-        order[step + 1] = latest[0]
-        taken.scatter_(0, latest, NO_EDGE)
+        latest = order[step + 1]
+        torch.min(best, 1, out=(edges[step], latest))
+        latest.masked_fill_(n <= step + 1, step + 1)
+        taken.scatter_(1, latest[:, None], NO_EDGE)
+        torch.add(first, latest, out=row)
     weight = (edges.view(torch.int64) >> 32).to(torch.int32).view(torch.float32)
     return Mst(edges, weight, order)
 

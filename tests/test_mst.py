@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from fase_gpu.errors import InputError
-from fase_gpu.mst import MAX_SAMPLES, NO_EDGE, EdgeKeys, Mst, minimum_spanning_trees
+from fase_gpu.mst import MAX_SAMPLES, NO_EDGE, Mst, edge_keys, minimum_spanning_trees
 from fase_gpu.reference import kruskal
 
 
@@ -20,12 +20,10 @@ def tree_of(matrices: list[np.ndarray], size: int | None = None) -> Mst:
     """Trees of matrices of any sizes, padded to one."""
     n = [len(m) for m in matrices]
     size = max(n) if size is None else size
-    edges = EdgeKeys(size, len(matrices), torch.device("cpu"))
+    padded = np.zeros((len(matrices), size, size), dtype=np.float32)
     for i, m in enumerate(matrices):
-        padded = np.zeros((1, size, size), dtype=np.float32)
-        padded[0, : len(m), : len(m)] = m
-        edges.fill(i, torch.from_numpy(padded))
-    return minimum_spanning_trees(edges.keys(len(matrices)), torch.tensor(n))
+        padded[i, : len(m), : len(m)] = m
+    return minimum_spanning_trees(edge_keys(torch.from_numpy(padded)), torch.tensor(n))
 
 
 def edge_set(tree: Mst, task: int, n: int) -> set[tuple[float, int, int]]:
@@ -103,4 +101,4 @@ def test_the_largest_float32_distance_still_has_a_key_below_no_edge() -> None:
 
 def test_more_samples_than_an_edge_key_holds_is_an_error() -> None:
     with pytest.raises(InputError, match=f"at most {MAX_SAMPLES} in one task, got {MAX_SAMPLES + 1}"):
-        EdgeKeys(MAX_SAMPLES + 1, 1, torch.device("cpu"))
+        edge_keys(torch.zeros(1, 1).expand(1, MAX_SAMPLES + 1, MAX_SAMPLES + 1))
