@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -106,10 +107,12 @@ def cosine_distances(x: Tasks, n: torch.Tensor, min_distance: float) -> Tile:
         _gram(sliced, gram[part])
     square = gram.diagonal(dim1=1, dim2=2)
     usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
-    odd = torch.nonzero((((square > WIDE) | ~usual) & mask).any(1)).flatten()
+    unusual = (~usual & mask).any(1)
+    wide = ((square > WIDE) & mask).any(1) & ~unusual
     distance = (square[:, :, None] + square[:, None, :]).sub_(gram + gram.mT).mul_(0.5)
-    for first in range(0, odd.numel(), step):
-        few = odd[first : first + step]
+    for few in _some_at_a_time(wide, step):
+        distance[few] = _wide_distances(x[few.numpy()])
+    for few in _some_at_a_time(unusual, step):
         distance[few], status[few] = _exact_distances(x[few.numpy()], mask[few])
     return Tile(_finish(distance, mask, status, min_distance), status)
 
@@ -200,6 +203,27 @@ def _aligned_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     rows = torch.empty(*x.shape[:2], aligned(d, dtype), dtype=dtype, device=x.device)
     rows[..., d:] = 0
     return rows
+
+
+def _some_at_a_time(chosen: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
+    tasks = torch.nonzero(chosen).flatten()
+    for first in range(0, tasks.numel(), step):
+        yield tasks[first : first + step]
+
+
+def _wide_distances(x: torch.Tensor) -> torch.Tensor:
+    """[B, N, N] float32, with products in float64, of finite rows whose lengths are usual ones."""
+    tasks, size, d = x.shape
+    rows = torch.zeros(tasks, size + 1, 1, aligned(d, torch.float64), dtype=torch.float64, device=x.device)
+    rows[:, :size, 0, :d] = x
+    gram = torch.empty(tasks, size, size, dtype=torch.float64, device=x.device)
+    if size <= _SMALL:
+        _gram(rows, gram)
+    else:
+        torch.stack([task[:size, 0] @ task[:size, 0].mT for task in rows], out=gram)
+    length = gram.diagonal(dim1=1, dim2=2).sqrt()
+    gram /= length[:, :, None] * length[:, None, :]
+    return (2 - gram - gram.mT).mul_(0.5).to(torch.float32)
 
 
 def _exact_distances(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
