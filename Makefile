@@ -1,4 +1,4 @@
-# make demo and make test set up all they need in .venv, from Python 3.11 and pip alone.
+# make demo, make test and make bench set up all they need in .venv, from Python 3.11 and pip alone.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -20,7 +20,7 @@ export TOKENIZERS_PARALLELISM := false
 # Waiting threads sleep, which keeps the tests quick on a busy machine.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test lint types check format clean
+.PHONY: demo test lint types check format bench clean
 
 demo: $(READY)
 	@mkdir -p .demo
@@ -46,6 +46,15 @@ check: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Threads wait as they do by default, which is what users get.
+bench: .venv/bench
+	env -u OMP_WAIT_POLICY $(BIN)/python -m benchmarks --json benchmarks/results/cpu.json --floors benchmarks/floors.json
+	$(BIN)/python -m benchmarks report benchmarks/results/cpu.json
+
+.venv/bench: $(READY)
+	$(BIN)/pip install --quiet $(PINS) --editable '.[dev,bench]'
+	touch .venv/bench
 
 $(READY): pyproject.toml constraints.txt constraints-cpu.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fase-gpu needs Python 3.11 or newer: make PYTHON=python3.11")'

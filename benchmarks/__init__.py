@@ -1,1 +1,1 @@
-"""The place of the benchmarks; there are none yet."""
+"""How fast fase_gpu is, and what its kernels are compiled to: `python -m benchmarks`."""

@@ -3,19 +3,164 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
+if TYPE_CHECKING:
+    from benchmarks.cases import Case
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.callback()
-def _benchmarks() -> None:
-    """How fast fase_gpu is, and what its kernels are compiled to."""
+@app.callback(invoke_without_command=True)
+def _benchmarks(
+    context: typer.Context,
+    device: Annotated[str, typer.Option(metavar="cpu|cuda", help="Where the embeddings are.")] = "cpu",
+    words: Annotated[str, typer.Option("--filter", metavar="WORDS", help="Only cases named with all of these.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A few cases, under a minute.")] = False,
+    output: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything to a file.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of cases for all cores; as many as cores.")] = None,
+    floors: Annotated[
+        Path | None, typer.Option(metavar="FILE", exists=True, help="Least ratios; exit status 1 below one.")
+    ] = None,
+) -> None:
+    """How fast fase_gpu is beside other ways to do the same, and what its kernels are compiled to.
+
+    Without a command the cases of benchmarks/cases.py are checked, then timed. Exit status 1 where a check fails.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        raise typer.BadParameter("TRITON_INTERPRET is set, with which nothing that Triton does is worth timing")
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"expected --device cpu or cuda, got {device!r}")
+    from benchmarks import cases, report
+
+    every = cases.cases(device)
+    least: dict[str, dict[str, float]] = json.loads(floors.read_text()) if floors else {}
+    stale = least.keys() - {case.name for case in every}
+    if stale:
+        raise typer.BadParameter(f"{floors}: no case is named {', '.join(sorted(stale))}")
+    chosen = [case for case in cases.matching(every, words) if case.quick or not quick]
+    if not chosen:
+        raise typer.BadParameter(f"no case has {words!r} in its name; there are: {', '.join(c.name for c in every)}")
+    record = run(chosen, device, threads, quick, output)
+    print(report.table(record).markdown())
+    lines, hold = report.against_floors(record, least)
+    if floors:
+        print("\n" + ("\n".join(lines) or "no case that ran has a floor"))
+    failed = [entry["name"] for entry in record["cases"] if not entry["contenders"]]
+    if failed:
+        print(f"\nchecks failed, not timed: {', '.join(failed)}")
+    if failed or not hold:
+        raise typer.Exit(1)
+
+
+def run(
+    chosen: list[Case],
+    device: str = "cpu",
+    threads: int | None = None,
+    quick: bool = False,
+    output: Path | None = None,
+) -> dict[str, Any]:
+    """The record of a run of some cases; in a file after each of them, so that an interrupted run is not lost."""
+    from benchmarks import measure, report
+
+    threads = threads or measure.cores()
+    record: dict[str, Any] = {
+        "date": measure.date(),
+        **measure.commit(),
+        "device": device,
+        "threads": threads,
+        "quick": quick,
+        "machine": measure.machine(),
+        "environment": measure.environment(),
+        "versions": measure.versions(),
+        "load_before": measure.load(),
+        "cases": [],
+    }
+    console = Console(stderr=True)
+    started = time.perf_counter()
+    for case in chosen:
+        with console.status(case.name):
+            record["cases"].append(_case(case, device, threads if case.cores else 1, quick))
+        record["load_after"] = measure.load()
+        record["seconds"] = time.perf_counter() - started
+        record["fits"] = report.fits(record)
+        record["complete"] = len(record["cases"]) == len(chosen)
+        if output is not None:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            output.write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def _case(case: Case, device: str, threads: int, quick: bool) -> dict[str, Any]:
+    """A case's entry: checked, and timed if the check found nothing wrong."""
+    from benchmarks import measure
+
+    names = ("name", "group", "n", "d", "dtype", "tasks", "alphas")
+    entry = {name: getattr(case, name) for name in names} | {"threads": threads, "contenders": [], "memory": None}
+    started = time.perf_counter()
+    try:
+        with measure.threads(threads):
+            work = case.make(case, device)
+            entry["missing"], entry["failed"] = list(work.missing), work.check()
+            if not entry["failed"]:
+                entry["contenders"] = measure.rounds(work.contenders, case.seconds / (3 if quick else 1), device)
+        if case.memory and entry["contenders"] and not quick:
+            entry["memory"] = _memory(case.name, device, threads)
+    except Exception as error:
+        # What is measured may fail in any way, and ends its own case only.
+        entry |= {"missing": [], "failed": f"{type(error).__name__}: {error}", "contenders": []}
+    return entry | {"seconds": time.perf_counter() - started}
+
+
+def _memory(name: str, device: str, threads: int) -> dict[str, float]:
+    """Peak memory of one call of fase_gpu, in a process that does nothing else."""
+    from benchmarks import measure
+
+    command = [sys.executable, "-m", "benchmarks", "memory", name, "--device", device, "--threads", f"{threads}"]
+    done = subprocess.run(command, cwd=measure.ROOT, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"measuring memory: {done.stderr.strip().rpartition(chr(10))[2]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+@app.command("memory", hidden=True)
+def peak_memory(
+    name: str,
+    device: Annotated[str, typer.Option()] = "cpu",
+    threads: Annotated[int, typer.Option()] = 1,
+) -> None:
+    """Peak memory of one call of fase_gpu in the case of that name, as JSON. The runner calls it in a new process."""
+    from benchmarks import cases, measure
+
+    (case,) = (case for case in cases.cases(device) if case.name == name)
+    with measure.threads(threads):
+        first = case.make(case, device).contenders[0]
+        found = measure.peak_memory(lambda: first.run(case.tasks), device)
+    print(json.dumps(found))
+
+
+@app.command("report")
+def write_report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, help="What --json wrote.")],
+    docs: Annotated[Path, typer.Option(metavar="FOLDER", help="Where performance.md is.")] = Path("docs"),
+) -> None:
+    """Write the tables of docs/performance.md and its plots; of a case in several files the last one counts."""
+    from benchmarks import report
+
+    record = report.merged([report.load(path) for path in files])
+    for path in report.write(record, docs):
+        print(path)
 
 
 def _targets(text: str) -> list[int]:
