@@ -40,6 +40,9 @@ class Contender:
     """That one call takes."""
     part: bool = False
     """Whether a call may take fewer tasks: what works one task at a time takes the same for each."""
+    starts: bool = False
+    """Whether the first call starts processes, and every call costs something beside its tasks, which are told from
+    more of them then."""
     own_clock: bool = False
     """Whether `run` returns the seconds that count; a turn is one call then."""
     warm: bool = False
@@ -100,7 +103,9 @@ def _plan(contender: Contender, turn: float, device: str) -> tuple[int, int]:
     """Tasks and calls of a turn, from one or two calls that also warm up."""
     if contender.own_clock or contender.warm:
         return contender.tasks, 1
-    tasks = min(contender.tasks, 2) if contender.part else contender.tasks
+    tasks = min(contender.tasks, 200 if contender.starts else 2) if contender.part else contender.tasks
+    if contender.starts:
+        _timed(contender, tasks, device)
     first = _timed(contender, tasks, device)
     took = first if first > turn else max(_timed(contender, tasks, device), 1e-9)
     if contender.part:

@@ -12,6 +12,7 @@ from benchmarks import baselines
 from benchmarks.baselines import Scores, scipy_task
 from benchmarks.measure import Contender, Work
 from benchmarks.workloads import TOLERANCE, cut_entropy, done, embeddings, some_of
+from fase_gpu.batching import buckets
 from fase_gpu.cluster import labels_of_runs, tree_runs
 from fase_gpu.density import weight_mode, weight_stats
 from fase_gpu.distance import cosine_distances
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def stage(case: Case, device: str) -> Work:
     """One stage on as many tasks as the executor gives it, whose inputs the stages before it made."""
     what, n = case.name.split()[1], case.n
-    tasks = max(1, min(4096, (1 << 21) // (16 * n * n)))
+    tasks = next(buckets(np.full(4096, n), 1, torch.device(device), 1))[1].size
     x = embeddings(tasks, n, case.d, case.dtype, device)
     sizes = torch.full((tasks,), n, device=device)
     distance = cosine_distances(x, sizes, 1e-6).distance

@@ -148,7 +148,8 @@ def _baseline(name: str, task: Callable[[Array], object], x: Array, tasks: int, 
     if processes == 1:
         return Contender(name, lambda k: baselines.one_by_one(task, x[:k]), min(len(x), tasks), part=True)
     run = partial(baselines.over_cores, task)
-    return Contender(f"{name} x {processes}", lambda k: run(x[:k], processes), min(len(x), tasks), part=True)
+    name = f"{name} x {processes}"
+    return Contender(name, lambda k: run(x[:k], processes), min(len(x), tasks), part=True, starts=True)
 
 
 def _on_gpu(x: torch.Tensor) -> list[Contender]:

@@ -105,14 +105,18 @@ def cosine_distances(x: Tasks, n: torch.Tensor, min_distance: float) -> Tile:
         mean = unit.sum(1, keepdim=True)
         unit -= mean.div_(size) if whole else mean.div_(n[part, None, None].clamp_min(1))
         _gram(sliced, gram[part])
-    square = gram.diagonal(dim1=1, dim2=2)
+    square = gram.diagonal(dim1=1, dim2=2).clone()
     usual = (norm > LENGTHS[0]) & (norm < LENGTHS[1])
     unusual = (~usual & mask).any(1)
     wide = ((square > WIDE) & mask).any(1) & ~unusual
-    distance = (square[:, :, None] + square[:, None, :]).sub_(gram + gram.mT).mul_(0.5)
-    for few in _some_at_a_time(wide, step):
+    distance = gram
+    some = max(1, _TILE_BYTES["cpu"] // (8 * size * size))
+    for products, squares in zip(_parts(gram, some), _parts(square, some), strict=True):
+        twice = (squares[:, :, None] + squares[:, None, :]).sub_(products + products.mT)
+        torch.mul(twice, 0.5, out=products)
+    for few in _parts(torch.nonzero(wide).flatten(), step):
         distance[few] = _wide_distances(x[few.numpy()])
-    for few in _some_at_a_time(unusual, step):
+    for few in _parts(torch.nonzero(unusual).flatten(), step):
         distance[few], status[few] = _exact_distances(x[few.numpy()], mask[few])
     return Tile(_finish(distance, mask, status, min_distance), status)
 
@@ -205,10 +209,9 @@ def _aligned_rows(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return rows
 
 
-def _some_at_a_time(chosen: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
-    tasks = torch.nonzero(chosen).flatten()
-    for first in range(0, tasks.numel(), step):
-        yield tasks[first : first + step]
+def _parts(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
+    for first in range(0, x.shape[0], step):
+        yield x[first : first + step]
 
 
 def _wide_distances(x: torch.Tensor) -> torch.Tensor:

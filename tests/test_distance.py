@@ -73,6 +73,19 @@ def test_equals_scipy_and_is_symmetric(kind: str, n: int) -> None:
     assert n == 1 or found[~np.eye(n, dtype=bool)].min() >= np.float32(1e-6)
 
 
+@pytest.mark.parametrize("n", [28, 29, 64, 65, 200, 201, 203, 257])
+@pytest.mark.parametrize("near", [True, False])
+def test_every_way_to_multiply(n: int, near: bool) -> None:
+    """By NumPy or torch, whole or in blocks, in float32 or, where rows lie far apart, in float64."""
+    x = torch.randn(2, n, 300, generator=torch.Generator().manual_seed(n)) + (3 if near else 0)
+    found = cosine_distances(x, torch.tensor([n, n - 1]), 1e-6).distance
+    assert torch.equal(found, found.mT)
+    for task, samples in enumerate((n, n - 1)):
+        rows = x[task, :samples].double().numpy()
+        assert np.abs(found[task, :samples, :samples].numpy() - cdist(rows, rows, "cosine")).max() < 1e-6
+        assert not found[task, samples:].any()
+
+
 def test_equal_rows_are_at_the_minimum_distance_exactly() -> None:
     x = torch.randn(4, 12, 700, generator=torch.Generator().manual_seed(0))
     x[:, 6:] = x[:, :6]

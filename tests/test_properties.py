@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,8 +14,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import fase_gpu as fg
-from fase_gpu.batching import padded_size
-from fase_gpu.results import SCORES
+from fase_gpu import executor
+from fase_gpu.batching import Indices, padded_size
+from fase_gpu.errors import InputError
+from fase_gpu.results import SCORES, Status
 
 COLUMNS = (*SCORES, "n_clusters", "status")
 CONFIGS = {
@@ -238,3 +242,37 @@ def test_padding_costs_less_than_30_percent_of_the_work() -> None:
     for n in range(1, 20_000):
         assert n <= padded_size(n)
         assert padded_size(n) ** 2 < 1.3 * n**2
+
+
+def test_scores_are_the_same_on_any_number_of_threads_which_stays_as_it_was() -> None:
+    x = torch.randn(1500, 7, 40, generator=torch.Generator().manual_seed(5)) + 2
+    x[1400, 2] = math.nan
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(
+                fg.score_embeddings(x, n_samples=[7] * 1450 + [3] * 50, config=fg.FaseConfig(alpha=(1.0, 2.0)))
+            )
+            assert torch.get_num_threads() == threads
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(torch.get_num_threads).result() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].status.tolist() == [Status.NOT_FINITE if t == 1400 else Status.OK for t in range(1500)]
+    for name in ("entropy", "multiscale", "eps", "mode", "margin", "labels", "status"):
+        for other in found[1:]:
+            assert torch.equal(getattr(found[0], name).nan_to_num(-1), getattr(other, name).nan_to_num(-1)), name
+
+
+def test_an_error_on_a_thread_is_the_callers() -> None:
+    def work(size: int, chunk: Indices) -> None:
+        if size == 3:
+            raise InputError("three")
+
+    chunks = [(size, np.zeros(1, dtype=np.int64)) for size in range(6)]
+    before = torch.get_num_threads()
+    with pytest.raises(InputError, match="three"):
+        executor._side_by_side(work, chunks, 2)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
