@@ -105,6 +105,7 @@ def _plan(contender: Contender, turn: float, device: str) -> tuple[int, int]:
         return contender.tasks, 1
     tasks = min(contender.tasks, 200 if contender.starts else 2) if contender.part else contender.tasks
     if contender.starts:
+        turn = max(turn, 1.0)
         _timed(contender, tasks, device)
     first = _timed(contender, tasks, device)
     took = first if first > turn else max(_timed(contender, tasks, device), 1e-9)

@@ -31,8 +31,10 @@ _TILE_BYTES: Final = {"cpu": 1 << 21, "cuda": 1 << 28}
 # At least so many rows, however long: every call for a tile costs some microseconds.
 _TILE_ROWS: Final = 320
 _MOST_TILE_TASKS: Final = 64
-# Up to which NumPy's BLAS multiplies, on a single thread.
-_SMALL: Final = 28
+# NumPy's BLAS multiplies up to so many rows, where torch's would be slower, and so many products of a matrix and slice,
+# beyond which it may use threads that nobody here has a say in.
+_SMALL: Final = 32
+_MOST_PRODUCTS: Final = 1 << 18
 # Beyond this size what lies below so many blocks on the diagonal is copied from above them, not multiplied.
 _BLOCKED: Final = 200
 _BLOCKS: Final = 4
@@ -179,6 +181,10 @@ def aligned(d: int, dtype: torch.dtype) -> int:
     return -(-d // unit) * unit
 
 
+def _by_numpy(size: int, columns: int) -> bool:
+    return size <= _SMALL and size * (size + 1) * columns <= _MOST_PRODUCTS
+
+
 def _gram(rows: torch.Tensor, out: torch.Tensor) -> None:
     """Products [B, N, N] of the first N rows of [B, N + 1, S, K], of which S slices of K columns are summed apart.
 
@@ -186,7 +192,7 @@ def _gram(rows: torch.Tensor, out: torch.Tensor) -> None:
     matrix and its own transpose for another kind, which is slower: one row more makes them two matrices.
     """
     size = out.shape[1]
-    if size <= _SMALL and out.device.type == "cpu":
+    if _by_numpy(size, rows.shape[3]) and out.device.type == "cpu":
         parts = rows.transpose(1, 2).numpy()
         with np.errstate(all="ignore"):  # of rows that are not finite, which are seen to later
             products = np.matmul(parts[:, :, :size], parts.swapaxes(2, 3))
@@ -217,13 +223,16 @@ def _parts(x: torch.Tensor, step: int) -> Iterator[torch.Tensor]:
 def _wide_distances(x: torch.Tensor) -> torch.Tensor:
     """[B, N, N] float32, with products in float64, of finite rows whose lengths are usual ones."""
     tasks, size, d = x.shape
-    rows = torch.zeros(tasks, size + 1, 1, aligned(d, torch.float64), dtype=torch.float64, device=x.device)
-    rows[:, :size, 0, :d] = x
+    parts = len(slices(d))
+    columns = aligned(-(-d // parts), torch.float64)
+    rows = torch.zeros(tasks, size + 1, parts, columns, dtype=torch.float64, device=x.device)
+    flat = rows.flatten(2)[:, :size]
+    flat[..., :d] = x
     gram = torch.empty(tasks, size, size, dtype=torch.float64, device=x.device)
-    if size <= _SMALL:
+    if _by_numpy(size, columns):
         _gram(rows, gram)
     else:
-        torch.stack([task[:size, 0] @ task[:size, 0].mT for task in rows], out=gram)
+        torch.stack([task @ task.mT for task in flat], out=gram)
     length = gram.diagonal(dim1=1, dim2=2).sqrt()
     gram /= length[:, :, None] * length[:, None, :]
     return (2 - gram - gram.mT).mul_(0.5).to(torch.float32)

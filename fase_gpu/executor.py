@@ -25,8 +25,8 @@ from fase_gpu.streaming import stream_tree
 # Tasks of more samples are streamed where they can be. On a CPU that is quicker from 1000 to 1500 samples on: at 4096,
 # d = 384 and one thread, 0.8 to 1.3 s instead of 2.4 to 3.5 s, and 40 MB instead of 700 MB.
 MOST_DENSE: Final = 1024
-# What a pair of samples takes on the way to the tree: three float32 matrices, then one and the keys.
-_PAIR_BYTES: Final = 12
+# What a pair of samples takes at most on the way to the tree: three float64 matrices and one of float32.
+_PAIR_BYTES: Final = 28
 
 
 class _Measured(NamedTuple):
@@ -87,26 +87,39 @@ def score(
 
     threads = torch.get_num_threads() if device.type == "cpu" else 1
     chunks = list(buckets(source.n, scales, device, threads))
-    streamed = [chunk for chunk in chunks if streams and chunk[0] > MOST_DENSE]
-    _side_by_side(measure_and_score, chunks[: len(chunks) - len(streamed)], threads)
-    _side_by_side(measure_and_score, streamed, 1)
+    large = [chunk for chunk in chunks if chunk[0] > MOST_DENSE]
+    _side_by_side(measure_and_score, chunks[: len(chunks) - len(large)], threads)
+    for size, chunk in large:  # each takes memory and all threads for itself
+        measure_and_score(size, chunk)
     return scores
 
 
 def _side_by_side(work: Callable[[int, Indices], None], chunks: list[tuple[int, Indices]], threads: int) -> None:
-    """Each chunk on one thread: threads that share every small step of a chunk wait for each other most of the time."""
-    if threads == 1 or len(chunks) <= 1:
+    """Each chunk on one thread, a single one too: threads that share every small step of a chunk wait for each other
+    most of the time, and a BLAS may round differently on several."""
+    if threads == 1:
         for chunk in chunks:
             work(*chunk)
         return
-    # A thread's own number of threads is its own, but the last one set is that of threads to come.
+    if not chunks:
+        return
+    inference = torch.is_inference_mode_enabled()
+
+    def run(size: int, chunk: Indices) -> None:
+        with torch.inference_mode(inference):
+            work(size, chunk)
+
+    # What a thread sets is its own number of threads, but also MKL's and that of threads to come: the caller's is set
+    # again when all is done.
     pool = ThreadPoolExecutor(min(threads, len(chunks)), "fase_gpu", lambda: torch.set_num_threads(1))
     try:
-        for done in [pool.submit(work, *chunk) for chunk in chunks]:
-            done.result()
+        for future in [pool.submit(run, *chunk) for chunk in chunks]:
+            future.result()
     finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+        try:
+            pool.shutdown(cancel_futures=True)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _score_chunk(
@@ -167,7 +180,7 @@ def _measure(
     source: EmbeddingSource | DistanceSource, chunk: Indices, size: int, config: FaseConfig, keep: bool
 ) -> _Measured:
     """By way of the distance matrices, which are kept where a later stage needs them."""
-    # All at once, and given back: memory that is not there should be missed before half of it is written.
+    # All at once, and given back: more than a machine has is refused here, before half of it is written.
     torch.empty(_PAIR_BYTES * chunk.size * size * size, dtype=torch.uint8, device=source.device)
     n = torch.from_numpy(source.n[chunk]).to(source.device)
     distance, status = source.tile(chunk, size, config.min_distance)

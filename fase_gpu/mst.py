@@ -39,7 +39,8 @@ def edge_keys(distance: torch.Tensor) -> torch.Tensor:
     if size > MAX_SAMPLES:
         raise InputError(f"samples: expected at most {MAX_SAMPLES} in one task, got {size}")
     sample = torch.arange(size, device=distance.device)
-    ends = torch.minimum(sample[:, None], sample) << 16 | torch.maximum(sample[:, None], sample)
+    ends = torch.minimum(sample[:, None], sample).bitwise_left_shift_(16)
+    ends.bitwise_or_(torch.maximum(sample[:, None], sample))
     keys = distance.contiguous().view(torch.int32).to(torch.int64)
     return keys.bitwise_left_shift_(32).bitwise_or_(ends).view(torch.float64)
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import current_thread, main_thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -244,35 +247,72 @@ def test_padding_costs_less_than_30_percent_of_the_work() -> None:
         assert padded_size(n) ** 2 < 1.3 * n**2
 
 
-def test_scores_are_the_same_on_any_number_of_threads_which_stays_as_it_was() -> None:
-    x = torch.randn(1500, 7, 40, generator=torch.Generator().manual_seed(5)) + 2
-    x[1400, 2] = math.nan
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
-            found.append(
-                fg.score_embeddings(x, n_samples=[7] * 1450 + [3] * 50, config=fg.FaseConfig(alpha=(1.0, 2.0)))
-            )
-            assert torch.get_num_threads() == threads
-            with ThreadPoolExecutor(1) as pool:
-                assert pool.submit(torch.get_num_threads).result() == threads
-    finally:
-        torch.set_num_threads(before)
-    assert found[0].status.tolist() == [Status.NOT_FINITE if t == 1400 else Status.OK for t in range(1500)]
-    for name in ("entropy", "multiscale", "eps", "mode", "margin", "labels", "status"):
-        for other in found[1:]:
-            assert torch.equal(getattr(found[0], name).nan_to_num(-1), getattr(other, name).nan_to_num(-1)), name
+def threads_of_a_new_thread() -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
 
 
-def test_an_error_on_a_thread_is_the_callers() -> None:
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    """Sets torch's number of threads, until the test ends."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "tasks"), [(7, 40, 1500), (40, 1000, 60), (100, 384, 40), (300, 1000, 9), (33, 2560, 60)]
+)
+def test_scores_do_not_depend_on_threads_which_stay_as_they_were(
+    n: int, d: int, tasks: int, threads: Callable[[int], None]
+) -> None:
+    x = torch.randn(tasks, n, d, generator=torch.Generator().manual_seed(5)) + 2
+    x[-2, 2] = math.nan
+    x[::3] *= 0.5
+    x[::3] += torch.randn(n, d, generator=torch.Generator().manual_seed(6)) * 2  # far apart
+    found = []
+    for count in (1, 2, 5):
+        threads(count)
+        found.append(fg.score_embeddings(x, n_samples=[n] * (tasks - 3) + [3] * 3))
+        assert torch.get_num_threads() == threads_of_a_new_thread() == count
+        alone = fg.score_embeddings(x[3:4])
+        assert same(found[-1], 3, alone, 0)
+        assert same(found[0], 4, fg.score_embeddings(x[4:5]), 0)
+    assert found[0].status.tolist() == [Status.NOT_FINITE if t == tasks - 2 else Status.OK for t in range(tasks)]
+    assert all(same(found[0], t, other, t) for other in found[1:] for t in range(tasks))
+
+
+def test_threads_are_in_the_callers_inference_mode(threads: Callable[[int], None]) -> None:
+    x = torch.randn(1500, 5, 8, generator=torch.Generator().manual_seed(7))
+    threads(2)
+    plain = fg.score_embeddings(x)
+    with torch.inference_mode():
+        inside = fg.score_embeddings(x * 1)
+    assert inside.entropy.is_inference()
+    assert torch.equal(inside.entropy, plain.entropy)
+
+
+def test_an_error_on_a_thread_is_the_callers(threads: Callable[[int], None]) -> None:
     def work(size: int, chunk: Indices) -> None:
         if size == 3:
             raise InputError("three")
 
-    chunks = [(size, np.zeros(1, dtype=np.int64)) for size in range(6)]
-    before = torch.get_num_threads()
+    threads(2)
     with pytest.raises(InputError, match="three"):
-        executor._side_by_side(work, chunks, 2)
-    assert torch.get_num_threads() == 2
-    torch.set_num_threads(before)
+        executor._side_by_side(work, [(size, np.zeros(1, dtype=np.int64)) for size in range(6)], 2)
+    assert threads_of_a_new_thread() == 2
+
+
+def test_large_tasks_are_never_side_by_side(threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    whole = executor._measure
+
+    def measure(source: Any, chunk: Indices, size: int, *others: Any) -> Any:
+        seen.append((size > executor.MOST_DENSE, current_thread() is main_thread()))
+        return whole(source, chunk, size, *others)
+
+    monkeypatch.setattr(executor, "_measure", measure)
+    threads(2)
+    x = [torch.randn(n, 4, generator=torch.Generator().manual_seed(n)) for n in (5, 1030, 6, 1031)]
+    fg.score_embeddings(x, config=fg.FaseConfig(min_samples=3))
+    assert sorted(seen) == [(False, False), (False, False), (True, True), (True, True)]
