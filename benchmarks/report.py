@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.tables import Table
+from benchmarks.tables import Table, number
 
 Record = dict[str, Any]
 Entry = dict[str, Any]
@@ -64,10 +64,11 @@ def table(record: Record, group: str = "") -> Table:
 
 def title(record: Record) -> str:
     machine = record["machine"]
-    changed = " with changes" if record["changed"] else ""
+    runs = [*record.get("earlier", ()), record]
+    made = [f"commit {run['commit'][:10]}{' with changes' * run['changed']}, {run['date']}" for run in runs]
     return (
         f"{machine.get('gpu', machine['cpu'])}, {machine['cores']} cores, up to {record['threads']} threads, "
-        f"torch {record['versions']['torch']}, commit {record['commit'][:10]}{changed}, {record['date']}"
+        f"torch {record['versions']['torch']}, {'; then '.join(made)}"
     )
 
 
@@ -230,16 +231,15 @@ def _plot(path: Path, entries: Iterable[Entry], axis: str, label: str) -> Path:
     return path
 
 
-def number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def load(path: Path) -> Record:
     record: Record = json.loads(path.read_text())
     return record
 
 
 def merged(records: Sequence[Record]) -> Record:
-    """The last record with the cases of all: of a case that is in several, the last."""
+    """The last record with the cases of all: of a case that is in several, the last. The others stay in `earlier`."""
     found = {entry["name"]: entry for record in records for entry in record["cases"]}
-    return records[-1] | {"cases": list(found.values())}
+    earlier = [*records[-1].get("earlier", ())]
+    for record in records[:-1]:
+        earlier += [*record.get("earlier", ()), {name: record[name] for name in ("date", "commit", "changed")}]
+    return records[-1] | {"cases": list(found.values()), "earlier": sorted(earlier, key=lambda run: str(run["date"]))}

@@ -34,7 +34,8 @@ def stage(case: Case, device: str) -> Work:
     weight = tree.weight.sort(0).values
     plain = x.float().cpu().numpy()
     truths = {t: scipy_task(rows.astype(np.float64)) for t, rows in some_of(x).items()}
-    eps = torch.tensor(np.array([scipy_task(rows).eps for rows in plain]).T, dtype=torch.float32, device=device)
+    found = [scipy_task(rows) for rows in plain]
+    eps = torch.tensor(np.array([scores.eps for scores in found]).T, dtype=torch.float32, device=device)
 
     def trees() -> torch.Tensor:
         return minimum_spanning_trees(edge_keys(distance), sizes).weight.sum(0)
@@ -47,8 +48,8 @@ def stage(case: Case, device: str) -> Work:
         labels_of_runs(runs, tree)
         return class_entropy(runs, sizes).normalised[0]
 
-    links = [scipy_task(rows).links for rows in plain]
-    given = distance.contiguous().cpu().numpy()
+    links = [scores.links for scores in found]
+    given = distance.cpu().numpy()
     ours: dict[str, tuple[Callable[[], torch.Tensor], Callable[[int], object], Callable[[Scores], float], float]] = {
         "distances": (
             lambda: cosine_distances(x, sizes, 1e-6).distance.double().mean((1, 2)),

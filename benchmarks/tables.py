@@ -52,8 +52,8 @@ def compiled(entries: Iterable[Entry]) -> Table:
         row.append(f"{len(detail.loops)}")
         if detail.predictions:
             first = detail.predictions[0]
-            row += [f"{first.n}, {first.d}", _number(first.nanoseconds), first.limit, f"{first.bandwidth:.0%}"]
-            row.append(_number(first.latency))
+            row += [f"{first.n}, {first.d}", number(first.nanoseconds), first.limit, f"{first.bandwidth:.0%}"]
+            row.append(number(first.latency))
         else:
             row += [""] * 5
         rows.append(row)
@@ -73,10 +73,10 @@ def predicted(entries: Iterable[Entry]) -> Table:
             first = group[0]
             row = [entry.name, f"{first.n}", f"{first.d}", f"{first.bytes:,.0f}", f"{first.instructions:,.0f}"]
             for prediction in group:
-                row += [_number(prediction.nanoseconds), prediction.limit, f"{prediction.bandwidth:.0%}"]
-            row.append(_number(first.latency))
+                row += [number(prediction.nanoseconds), prediction.limit, f"{prediction.bandwidth:.0%}"]
+            row.append(number(first.latency))
             units = sorted(first.units.items(), key=lambda unit: -unit[1])
-            row.append(", ".join(f"{name} {_number(value)}" for name, value in units[1:4]))
+            row.append(", ".join(f"{name} {number(value)}" for name, value in units[1:4]))
             rows.append(row)
     columns: tuple[str, ...] = ("kernel", "n", "d", "bytes/task", "warp instructions/task")
     words = {"kernel", "then"}
@@ -137,5 +137,5 @@ def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} x {count}" for name, count in counts.items())
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -136,13 +136,6 @@ def score(
     with _stage("load", "loading torch", seconds, quiet):
         from fase_gpu.pipeline import score_embeddings, score_samples
 
-        if (embeddings or encoder == "ast") and "OMP_NUM_THREADS" not in os.environ:
-            # Scoring is many small operations: a second thread saves a fifth of the time on a quiet machine and costs
-            # several times as much on a busy one. A neural encoder, whose operations are large, keeps its threads.
-            import torch
-
-            torch.set_num_threads(1)
-
         x = _on_device(vectors.x, device) if embeddings else None
     with _stage("score", f"scoring {path.name}", {}, quiet):
         if embeddings:

@@ -340,6 +340,9 @@ def test_records_are_merged_by_case(record: dict[str, Any]) -> None:
     newer = record | {"commit": "newer", "cases": [record["cases"][1] | {"n": 99}]}
     both = report.merged([record, newer])
     assert both["commit"] == "newer"
+    assert both["earlier"] == [{name: record[name] for name in ("date", "commit", "changed")}]
+    assert f"{record['commit'][:10]}" in report.title(both)
+    assert report.merged([both])["earlier"] == both["earlier"]
     assert [entry["n"] for entry in both["cases"][:2]] == [record["cases"][0]["n"], 99]
     assert len(both["cases"]) == len(record["cases"])
 
