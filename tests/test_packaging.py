@@ -281,9 +281,9 @@ def test_no_module_imports_what_is_above_it(name: str) -> None:
     [
         ("from fase_gpu import executor", "fase_gpu/mst.py", True),
         ("def f():\n    from fase_gpu.pipeline import score_samples", "fase_gpu/encode/neural.py", True),
-        ("from fase_gpu import score_samples", "fase_gpu/cli.py", True),
+        ("from fase_gpu import score_samples", "fase_gpu/cli/score.py", True),
         ("from ..cli import main", "fase_gpu/files/scores.py", True),
-        ("from fase_gpu.unheard_of import f", "fase_gpu/cli.py", True),
+        ("from fase_gpu.unheard_of import f", "fase_gpu/cli/score.py", True),
         ("from fase_gpu.pipeline import score_samples", "fase_gpu/__init__.py", True),
         ("import pyarrow.parquet as pq", "fase_gpu/files/scores.py", True),
         ("import numpy", "fase_gpu/kernels/cosine.py", True),

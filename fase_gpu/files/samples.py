@@ -14,7 +14,7 @@ from fase_gpu.errors import InputError
 from fase_gpu.files.paths import open_binary, to_utf8
 
 _FIELDS = ("samples", "solution", "completion")
-_COLUMNS = ("task_id", *_FIELDS, "prompt")
+_COLUMNS = ("task_id", *_FIELDS, "prompt", "passed")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -26,15 +26,19 @@ class SampleSet:
     samples          [T] lists of the task's texts, in file order; a list may be empty
     replaced_bytes   bytes that are not UTF-8 and lone surrogates, each replaced by U+FFFD, in the ids and texts read
     lines            lines (rows, in Parquet) with a record; blank lines are not counted
+    passed           [T] lists of whether each sample passed its task's tests, where labels were asked for and are there
+    prompts          [T] the first prompt of each task, "" where there is none; only where labels were asked for
     """
 
     task_ids: list[str]
     samples: list[list[str]]
     replaced_bytes: int
     lines: int
+    passed: list[list[bool]] | None = None
+    prompts: list[str] | None = None
 
 
-def read_samples(path: str | Path) -> SampleSet:
+def read_samples(path: str | Path, *, labels: bool = False) -> SampleSet:
     """Read a sample file; its content, not its name, tells JSONL, gzip and Parquet apart.
 
     A record has a `task_id` (a string, or an integer, which is kept as its digits) and the first of these that is there
@@ -47,6 +51,9 @@ def read_samples(path: str | Path) -> SampleSet:
     `prompt` is never put before samples or a solution. Records of one task may be anywhere in the file and in any form:
     their samples append. Other fields are ignored. `"samples": []` is a task without samples.
 
+    With `labels`, a record's `passed` is read too: a list of booleans beside `samples`, else one boolean; in every
+    record or in none.
+
     Raises InputError with the file and the line (the row, in Parquet) of the first record that cannot be read.
     """
     with open_binary(path) as stream:
@@ -56,11 +63,11 @@ def read_samples(path: str | Path) -> SampleSet:
         if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise InputError(f"{path}: expected UTF-8, got UTF-16")
         if magic.startswith(b"PAR1"):
-            return _grouped(path, _parquet_records(path))
+            return _grouped(path, _parquet_records(path), labels)
         if magic.startswith(b"\x1f\x8b"):
             with gzip.open(stream) as unpacked:
-                return _grouped(path, _json_records(path, unpacked))
-        return _grouped(path, _json_records(path, stream))
+                return _grouped(path, _json_records(path, unpacked), labels)
+        return _grouped(path, _json_records(path, stream), labels)
 
 
 @dataclass
@@ -106,6 +113,21 @@ class _Texts:
         return [text]
 
 
+def _labels(record: Mapping[str, Any], task_id: str, samples: int) -> list[bool] | None:
+    """Whether each of the record's samples passed; None where it does not say."""
+    value = record.get("passed")
+    if value is None:
+        return None
+    listed = record.get("samples") is not None
+    found = value if listed and isinstance(value, list) else [value]
+    if listed != isinstance(value, list) or not all(isinstance(label, bool) for label in found):
+        expected = "a list of booleans" if listed else "a boolean"
+        raise InputError(f"task {task_id!r}: passed: expected {expected}, got {_named(value)}")
+    if len(found) != samples:
+        raise InputError(f"task {task_id!r}: passed: expected one for each of {samples} samples, got {len(found)}")
+    return found
+
+
 def _named(value: object) -> str:
     """What a JSON value is, in JSON's words."""
     if value is None:
@@ -114,20 +136,38 @@ def _named(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _grouped(path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]]) -> SampleSet:
+def _grouped(path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]], labels: bool) -> SampleSet:
     texts = _Texts()
     tasks: dict[str, list[str]] = {}
-    lines = 0
+    passed: dict[str, list[bool]] = {}
+    prompts: dict[str, str] = {}
+    lines = labelled = 0
     for where, record in records:
         lines += 1
         try:
             task_id = texts.task_id(record)
-            tasks.setdefault(task_id, []).extend(texts.samples(record, task_id))
+            samples = texts.samples(record, task_id)
+            tasks.setdefault(task_id, []).extend(samples)
+            if labels:
+                found = _labels(record, task_id, len(samples))
+                labelled += found is not None
+                if labelled not in (0, lines):
+                    raise InputError(f"task {task_id!r}: passed: expected in every record or in none")
+                passed.setdefault(task_id, []).extend(found or [])
+                prompt = record.get("prompt")
+                prompts[task_id] = prompts.get(task_id) or (to_utf8(prompt)[0] if isinstance(prompt, str) else "")
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     if not lines:
         raise InputError(f"{path}: has no records, expected an object a line")
-    return SampleSet(list(tasks), list(tasks.values()), texts.replaced, lines)
+    return SampleSet(
+        list(tasks),
+        list(tasks.values()),
+        texts.replaced,
+        lines,
+        list(passed.values()) if labelled else None,
+        list(prompts.values()) if labels else None,
+    )
 
 
 def _json_records(path: str | Path, stream: Iterable[bytes]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -1,28 +1,19 @@
-"""The fase-gpu command: arguments in, a table and a file out."""
+"""`fase-gpu score`: arguments in, a table and a file out."""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import sys
-import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from io import TextIOWrapper
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
 
-from fase_gpu import __version__
 from fase_gpu.backends import BACKENDS
+from fase_gpu.cli.printing import numbers, stage, table
 from fase_gpu.config import CLASS_VARIANTS, PEAKS, SEMANTICS, VARIANTS, FaseConfig
-from fase_gpu.errors import FaseError, InputError
+from fase_gpu.errors import InputError
 
 if TYPE_CHECKING:
     import torch
@@ -30,25 +21,7 @@ if TYPE_CHECKING:
 
     from fase_gpu.results import FaseResult
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"fase-gpu {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _fase_gpu(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """Uncertainty of LLM-written code: FASE entropy and multiscale entropy of the samples of each task."""
-
-
-@app.command()
 def score(
     path: Annotated[
         Path, typer.Argument(metavar="INPUT", help="Samples: JSONL, .gz or Parquet. With --embeddings: .npy or .npz.")
@@ -95,13 +68,13 @@ def score(
     from fase_gpu.files import check_output, read_embeddings, read_samples, write_scores
 
     config = FaseConfig(
-        alpha=_numbers("alpha", alpha),
+        alpha=numbers("alpha", alpha),
         variant=variant,
         semantics=semantics,
         min_samples=min_samples,
         grid=grid,
-        multiscale_range=None if multiscale_range is None else _numbers("multiscale_range", multiscale_range),
-        eps=None if eps is None else _numbers("eps", eps),
+        multiscale_range=None if multiscale_range is None else numbers("multiscale_range", multiscale_range),
+        eps=None if eps is None else numbers("eps", eps),
         min_cluster_size=min_cluster_size,
         peak=peak,
     )
@@ -125,7 +98,7 @@ def score(
 
     seconds: dict[str, float] = {}
     facts: dict[str, Any] = {"input": str(path)}
-    with _stage("read", f"reading {path.name}", seconds, quiet):
+    with stage("read", f"reading {path.name}", seconds, quiet):
         if embeddings:
             vectors = read_embeddings(path)
             task_ids = vectors.task_ids or [str(i) for i in range(len(vectors))]
@@ -133,35 +106,26 @@ def score(
             texts = read_samples(path)
             task_ids = texts.task_ids
             facts["replaced_bytes"] = texts.replaced_bytes
-    with _stage("load", "loading torch", seconds, quiet):
+    with stage("load", "loading torch", seconds, quiet):
         from fase_gpu.pipeline import score_embeddings, score_samples
 
         x = _on_device(vectors.x, device) if embeddings else None
-    with _stage("score", f"scoring {path.name}", {}, quiet):
+    with stage("score", f"scoring {path.name}", {}, quiet):
         if embeddings:
             result = score_embeddings(x, vectors.n_samples, vectors.offsets, config, backend)
         else:
             result = score_samples(texts.samples, config=config, device=device, backend=backend, **given)
-    for stage, took in result.info.seconds.items():
-        seconds[stage] = seconds.get(stage, 0.0) + took
+    for name, took in result.info.seconds.items():
+        seconds[name] = seconds.get(name, 0.0) + took
     if strict:
         result.raise_for_status(task_ids)
     if output is not None:
-        with _stage("write", f"writing {output.name}", seconds, quiet):
+        with stage("write", f"writing {output.name}", seconds, quiet):
             write_scores(output, result, task_ids, facts, overwrite)
     if not quiet:
         # Flushed here, where a full disk is still told as such.
         files = {"input": path.name} | ({} if output is None else {"output": str(output)})
         print(_report(files, result, task_ids, seconds, facts.get("replaced_bytes", 0), top), flush=True)
-
-
-def _numbers(name: str, text: str) -> Any:
-    """A number, or a tuple where the text has commas; whether it can be is for FaseConfig to say."""
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{name}: expected a number, or several with commas between, got {text!r}") from None
-    return values if "," in text else values[0]
 
 
 def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
@@ -170,16 +134,6 @@ def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
     from fase_gpu.backends import torch_device
 
     return torch.from_numpy(x).to(torch_device(device))
-
-
-@contextmanager
-def _stage(name: str, doing: str, seconds: dict[str, float], quiet: bool) -> Iterator[None]:
-    """Note the wall time, and say on a terminal what takes it."""
-    console = Console(stderr=True)
-    started = time.perf_counter()
-    with console.status(_printable(doing)) if console.is_terminal and not quiet else nullcontext():
-        yield
-    seconds[name] = time.perf_counter() - started
 
 
 def _report(
@@ -208,7 +162,7 @@ def _settings(files: Mapping[str, str], result: FaseResult) -> str:
     semantics = config.semantics if config.semantics != "paper" else None
     rows = [*files.items(), ("encoder", info.encoder), ("variant", variant), ("semantics", semantics)]
     rows += [("backend", info.backend), ("ranked by", "multiscale" if config.swept else None)]
-    return _table("<<", [[name, value] for name, value in rows if value is not None])
+    return table("<<", [[name, value] for name, value in rows if value is not None])
 
 
 def _counts(result: FaseResult, replaced_bytes: int) -> str:
@@ -233,7 +187,7 @@ def _counts(result: FaseResult, replaced_bytes: int) -> str:
         nothing_joins = int((result.eps < result.config.min_distance).sum())
         if nothing_joins:
             rows.append(["identical samples split", f"{nothing_joins:,}", "tasks whose radius is below min_distance"])
-    return _table("<><", rows)
+    return table("<><", rows)
 
 
 def _times(result: FaseResult, seconds: Mapping[str, float]) -> str:
@@ -244,7 +198,7 @@ def _times(result: FaseResult, seconds: Mapping[str, float]) -> str:
         # Loading a model has no rate: it takes as long for one task as for all.
         shown = "" if name == "load" else f"{rate:,.{0 if rate >= 10 else 1}f} {unit}/s"
         rows.append([name, f"{took:.2f} s", shown])
-    return _table("<>>", rows)
+    return table("<>>", rows)
 
 
 def _extremes(result: FaseResult, task_ids: Sequence[str], top: int) -> str:
@@ -272,65 +226,4 @@ def _extremes(result: FaseResult, task_ids: Sequence[str], top: int) -> str:
         for task in tasks:
             values = [column[task] for column in columns.values()]
             rows.append([task_ids[task], *(f"{v:.3f}" if isinstance(v, float) else f"{v:,}" for v in values)])
-    return _table("<" + ">" * len(columns), rows)
-
-
-def _table(alignment: str, rows: list[list[str]]) -> str:
-    """Rows as aligned lines that fit the terminal: the first column gives way, then the ends of lines."""
-    rows = [[_printable(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else 10_000
-    if widths:
-        widths[0] = min(widths[0], max(room - sum(widths[1:]) - 2 * len(widths[1:]), len("least certain")))
-    lines = []
-    for row in rows:
-        cells = []
-        for align, width, cell in zip(alignment, widths, row, strict=True):
-            cut = _cut(cell, width)
-            space = " " * (width - cell_len(cut))
-            cells.append(space + cut if align == ">" else cut + space)
-        lines.append(_cut("  ".join(cells).rstrip(), room))
-    return "\n".join(lines)
-
-
-def _cut(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-def _printable(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal acts on."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, typer.TyperException):
-        return error.format_message()
-    if isinstance(error, OSError) and not isinstance(error, FaseError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"not enough memory: {error}" if type(error) in (MemoryError, RuntimeError) else str(error)
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        status = app(arguments or ["--help"], prog_name="fase-gpu", standalone_mode=False)
-    except (FaseError, OSError, MemoryError, RuntimeError, typer.TyperException) as error:
-        # torch says in a plain RuntimeError that there is not enough memory.
-        if type(error) is RuntimeError and "allocate" not in str(error):
-            raise
-        if "--debug" in arguments:
-            traceback.print_exc()
-        print(f"fase-gpu: error: {_printable(_reason(error))}", file=sys.stderr)
-        return 2
-    return status or 0
-
-
-def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command and exit: 0 when done, 2 after an error on stderr, 130 when interrupted, 1 when stdout closes."""
-    # Read when torch is imported. Threads that spin while they wait for one without a core make operations of a busy
-    # machine take a scheduler's time slice: 4 to 90 times slower was seen beside three or more processes on two cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            # A task id that the terminal's encoding lacks must not end a run whose scores are written.
-            stream.reconfigure(errors="replace")
-    sys.exit(_run(list(sys.argv[1:] if arguments is None else arguments)))
+    return table("<" + ">" * len(columns), rows)

@@ -1,0 +1,1 @@
+"""Does the score predict correctness? Execution of samples, statistics, calibration, reports."""

@@ -1,0 +1,54 @@
+"""Result files of `fase-gpu execute`: a JSON object a line for every sample that was run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from fase_gpu.errors import InputError
+from fase_gpu.files.paths import open_binary
+
+
+class Outcome(NamedTuple):
+    """What came of running one sample with its task's tests; the fields of a line of a result file, in their order."""
+
+    task_id: str
+    sample: int
+    """Position among the task's samples, from 0."""
+    program: str
+    """`fingerprint` of the sample's text, so that results are never taken for those of other samples."""
+    passed: bool
+    error: str | None
+    """None where it passed; else "assertion", "syntax", "timeout", "memory", "killed", "exit" (ended before its tests
+    did), "tampered" (changed what the tests are judged by), or the name of the exception's type."""
+    message: str | None
+    """What the exception said, cut; None where there was none."""
+    seconds: float
+    """Wall time of the sample's process."""
+
+
+def fingerprint(text: str) -> str:
+    """16 hexadecimal digits of a program's SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def read_outcomes(path: str | Path) -> Iterator[Outcome]:
+    """Outcomes in the order of the file. Raises InputError, with the line, for what is not one."""
+    with open_binary(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            try:
+                record = json.loads(line)
+                outcome = Outcome(*(record[name] for name in Outcome._fields))
+                valid = isinstance(outcome.task_id, str) and isinstance(outcome.passed, bool)
+                valid = valid and isinstance(outcome.sample, int) and isinstance(outcome.program, str)
+            except (ValueError, KeyError, TypeError):
+                valid = False
+            if not valid:
+                raise InputError(f"{path}:{number}: not a result of fase-gpu execute; expected {_EXPECTED}")
+            yield outcome
+
+
+_EXPECTED = f"an object with {', '.join(Outcome._fields)}"
