@@ -1,0 +1,228 @@
+"""How well a score predicts correctness: SPEC 9's statistics with bootstrap intervals, by SciPy and scikit-learn.
+
+A score is high where the samples should be correct. It and pass@1 are [T] arrays over the tasks that have both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fase_gpu.errors import InputError, MissingExtraError
+
+Array = NDArray[np.float64]
+
+RESAMPLES: Final = 1000
+COVERAGES: Final = (0.9, 0.8, 0.5)
+_FOLDS: Final = 5
+_BINS: Final = 10
+
+
+class Statistic(NamedTuple):
+    """A number with the bounds of its 95 % bootstrap interval over tasks; all NaN where it is undefined."""
+
+    value: float
+    low: float
+    high: float
+    undefined: str = ""
+    """Why there is no number; "" where there is one."""
+
+
+class RiskCoverage(NamedTuple):
+    """What keeping only the most certain tasks does."""
+
+    coverage: Array
+    """[T] share of the tasks that are kept: 1/T, 2/T, ..., 1"""
+    accuracy: Array
+    """[T] mean pass@1 of the kept tasks; tasks of equal score count as if in every order"""
+    area: float
+    """Area under 1 - accuracy: the mean risk over all coverages, 0 at best"""
+
+
+class Calibration(NamedTuple):
+    """A monotone map from score to expected pass@1, judged on tasks that it was not fitted to."""
+
+    expected: Array
+    """[T] pass@1 that the map of the other folds expects"""
+    error: float
+    """Expected calibration error: mean |expected - observed| over bins of equally many tasks"""
+    bins: list[tuple[float, float, int]]
+    """(mean expected, mean observed, tasks) of each bin, ascending"""
+
+
+def pass_at_k(samples: ArrayLike, correct: ArrayLike, k: int) -> Array:
+    """[T] chance that one of k samples drawn from a task's is correct, 1 - C(n - c, k) / C(n, k) (arXiv:2107.03374).
+
+    samples, correct   [T] integers n and c; k from 1 to the smallest n
+
+    Raises InputError for a task with fewer than k samples, or where not 0 <= c <= n.
+    """
+    n, c = np.asarray(samples), np.asarray(correct)
+    if n.shape != c.shape or (c < 0).any() or (c > n).any():
+        raise InputError("correct: expected from 0 to n for each task's n samples")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise InputError(f"k: expected an integer of at least 1, got {k!r}")
+    if n.size and int(n.min()) < k:
+        raise InputError(f"k: expected at most {int(n.min())}, the samples of the smallest task, got {k}")
+    # As a product of ratios, where the binomials themselves overflow.
+    factors = np.arange(k)
+    wrong = np.prod(np.clip((n - c)[..., None] - factors, 0, None) / (n[..., None] - factors), axis=-1)
+    return np.asarray(1 - wrong, np.float64)
+
+
+def spearman(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES) -> Statistic:
+    """Spearman's rank correlation, average ranks on ties. `resamples` = 0 leaves the interval out."""
+    x, y = _pair(score, pass_at_1)
+    reason = _undefined(x, y)
+    if reason:
+        return Statistic(np.nan, np.nan, np.nan, reason)
+    return _with_interval(_rank_correlation, x, y, resamples)
+
+
+def roc_auc(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES) -> Statistic:
+    """Area under the ROC curve of the score for the label [pass@1 = 1]; ties count half."""
+    x, y = _pair(score, pass_at_1)
+    label = (y == 1).astype(np.float64)
+    reason = _undefined(x, label, "every task is entirely correct" if label.all() else "no task is entirely correct")
+    if reason:
+        return Statistic(np.nan, np.nan, np.nan, reason)
+    return _with_interval(_rank_area, x, label, resamples)
+
+
+def average_precision(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES) -> Statistic:
+    """Area under the precision-recall curve of the score for the label [pass@1 = 1], as scikit-learn's."""
+    x, y = _pair(score, pass_at_1)
+    label = (y == 1).astype(np.float64)
+    reason = _undefined(x, label, "every task is entirely correct" if label.all() else "no task is entirely correct")
+    if reason:
+        return Statistic(np.nan, np.nan, np.nan, reason)
+    metrics = statistics_package("sklearn.metrics")
+
+    def each(scores: Array, labels: Array) -> Array:
+        rows = [
+            metrics.average_precision_score(b, a) if b.any() else np.nan for a, b in zip(scores, labels, strict=True)
+        ]
+        return np.array(rows, np.float64)
+
+    return _with_interval(each, x, label, resamples)
+
+
+def risk_coverage(score: ArrayLike, pass_at_1: ArrayLike) -> RiskCoverage:
+    """Mean pass@1 of the k most certain tasks, for every k."""
+    x, y = _pair(score, pass_at_1)
+    if not x.size:
+        return RiskCoverage(np.empty(0), np.empty(0), np.nan)
+    _, group = np.unique(-x, return_inverse=True)
+    sizes = np.bincount(group)
+    level = np.bincount(group, y) / sizes
+    accuracy = np.cumsum(level[np.sort(group)]) / np.arange(1, x.size + 1)
+    return RiskCoverage(np.arange(1, x.size + 1) / x.size, accuracy, float(np.mean(1 - accuracy)))
+
+
+def accuracy_at(curve: RiskCoverage, coverage: float) -> float:
+    """Mean pass@1 when this share of the tasks is kept, at least one; NaN without tasks."""
+    kept = max(1, round(coverage * curve.accuracy.size))
+    return float(curve.accuracy[kept - 1]) if curve.accuracy.size else np.nan
+
+
+def calibration(score: ArrayLike, pass_at_1: ArrayLike, seed: int = 0) -> Calibration:
+    """Isotonic regression of pass@1 on the score, each task's expectation from the folds without it.
+
+    Five folds, or as many as there are tasks; with fewer than two tasks there is nothing to hold out, and NaN.
+    """
+    x, y = _pair(score, pass_at_1)
+    if x.size < 2:
+        return Calibration(np.full(x.size, np.nan), np.nan, [])
+    folds = np.random.default_rng(seed).permutation(x.size) % min(_FOLDS, x.size)
+    expected = np.empty(x.size)
+    for fold in range(int(folds.max()) + 1):
+        held = folds == fold
+        expected[held] = isotonic(x[~held], y[~held]).predict(x[held])
+    bins = calibration_bins(expected, y)
+    error = sum(count * abs(mean - observed) for mean, observed, count in bins) / x.size
+    return Calibration(expected, error, bins)
+
+
+def isotonic(score: Array, pass_at_1: Array) -> Any:
+    """scikit-learn's isotonic regression of pass@1 on the score, constant beyond the scores that it has seen."""
+    package = statistics_package("sklearn.isotonic")
+    return package.IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(score, pass_at_1)
+
+
+def calibration_bins(expected: Array, observed: Array) -> list[tuple[float, float, int]]:
+    """(mean expected, mean observed, tasks) of up to ten bins of nearly equally many tasks; equal expectations are kept
+    together."""
+    _, group = np.unique(expected, return_inverse=True)
+    sizes = np.bincount(group)
+    ends = np.cumsum(sizes)
+    which = np.minimum(((ends - sizes / 2) * _BINS / expected.size).astype(int), _BINS - 1)
+    found = []
+    for number in np.unique(which).tolist():
+        chosen = which[group] == number
+        found.append((float(expected[chosen].mean()), float(observed[chosen].mean()), int(chosen.sum())))
+    return found
+
+
+def statistics_package(name: str) -> Any:
+    """A module of SciPy or scikit-learn. Raises MissingExtraError where they are not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtraError("evaluation", "eval") from error
+
+
+def mean_of(statistics: Sequence[float]) -> float:
+    """The mean of those that are defined; NaN where none is."""
+    defined = [value for value in statistics if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else np.nan
+
+
+def _pair(score: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
+    x, y = np.asarray(score, np.float64), np.asarray(target, np.float64)
+    if x.ndim != 1 or x.shape != y.shape:
+        raise InputError(f"score: expected [T] as pass_at_1, got {x.shape} and {y.shape}")
+    if np.isnan(x).any() or np.isnan(y).any():
+        raise InputError("score: expected a number for each task, got NaN; leave tasks without a score out")
+    return x, y
+
+
+def _undefined(x: Array, y: Array, constant: str = "") -> str:
+    if x.size < 2:
+        return "fewer than two tasks"
+    if (y == y[0]).all():
+        return constant or f"every task has pass@1 {y[0]:g}"
+    return "every task has the same score" if (x == x[0]).all() else ""
+
+
+def _with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array, resamples: int) -> Statistic:
+    """A measure of rows [B, T], on the tasks and on resamples of them; undefined resamples are left out."""
+    value = float(measure(x[None], y[None])[0])
+    if resamples == 0:
+        return Statistic(value, np.nan, np.nan)
+    draws = np.random.default_rng(0).integers(0, x.size, (resamples, x.size))
+    found = measure(x[draws], y[draws])
+    low, high = np.nanquantile(found, [0.025, 0.975])
+    return Statistic(value, float(low), float(high))
+
+
+def _rank_correlation(x: Array, y: Array) -> Array:
+    """[B] Spearman's rho of rows [B, T]; NaN for a constant row."""
+    rankdata = statistics_package("scipy.stats").rankdata
+    a, b = rankdata(x, axis=1), rankdata(y, axis=1)
+    a, b = a - a.mean(1, keepdims=True), b - b.mean(1, keepdims=True)
+    spread = np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((a * b).sum(1) / spread)
+
+
+def _rank_area(x: Array, label: Array) -> Array:
+    """[B] area under the ROC curve of rows [B, T], from the rank sum of the positives; NaN for one label alone."""
+    rank = statistics_package("scipy.stats").rankdata(x, axis=1)
+    positive = label.sum(1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        wins = (rank * label).sum(1) - positive * (positive + 1) / 2
+        return np.asarray(wins / (positive * (x.shape[1] - positive)))
