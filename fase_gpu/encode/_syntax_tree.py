@@ -1,12 +1,13 @@
 """What is read off one program's syntax tree, and the process that reads many of them.
 
-Standard library only, and no import of fase_gpu: `_reading.py` runs this very file as the worker process, which starts
-in about 30 ms where an import of torch takes seconds.
+Standard library and `_canonical.py` only, and no import of fase_gpu in the worker: `_reading.py` runs this very file as
+the worker process, which starts in about 30 ms where an import of torch takes seconds.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import pickle
 import re
 import signal
@@ -19,7 +20,13 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from fase_gpu.encode._canonical import TooDeepError, canonical
+else:  # the worker, whose path is isolated: behind everything else, so that nothing there can hide a standard module
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from _canonical import TooDeepError, canonical
 
 Features: TypeAlias = tuple[bytes, bytes, bool]
 """(16-byte digests, their uint32 counts, the text does not parse) of one text.
@@ -46,14 +53,16 @@ _SIGNIFICANT: Final = (
     ast.comprehension,
     ast.Return,
 )
+_CONDITIONAL: Final = b"IfExp\0"
 # ASCII classes only, because what \w and \s match beyond ASCII changes with Python's Unicode version.
 _TOKEN: Final = re.compile(r"(?:\w|[^\x00-\x7f])+|\S", re.ASCII)
 _one_reader = threading.Lock()
 
 
 def features(text: str, readable: bool = True) -> Features:
-    """Counts of every canonical subtree and every node type (SPEC 11), or of token bigrams where it does not parse."""
-    nodes = _read(text, docstrings=False) if readable else None
+    """Counts of every canonical subtree and every node type (SPEC 11) of the program in its one form (`_canonical.py`),
+    or of token bigrams where it does not parse."""
+    nodes = _read(text, docstrings=False, one_form=True) if readable else None
     counts: Counter[bytes]
     if nodes is None:
         tokens = ["", *_TOKEN.findall(text), ""]
@@ -61,7 +70,8 @@ def features(text: str, readable: bool = True) -> Features:
         counts = Counter({_hash(_utf8(f"?{a} {b}")): count for (a, b), count in pairs.items()})
     else:
         labels = [_label(node) for node, _ in nodes]
-        counts = Counter(_canonical(nodes, labels))
+        # Two guards that return are one conditional expression, where only the order tells what the condition chooses.
+        counts = Counter(_canonical(nodes, labels, _CONDITIONAL))
         for label, count in Counter(labels).items():
             counts[_hash(b"#" + label)] += count
     return b"".join(counts), array("I", counts.values()).tobytes(), nodes is None
@@ -100,7 +110,7 @@ def read_each(job: Callable[[str], R], texts: Sequence[str]) -> list[R]:
         return [job(text) for text in texts]
 
 
-def _read(text: str, *, docstrings: bool) -> list[Node] | None:
+def _read(text: str, *, docstrings: bool, one_form: bool = False) -> list[Node] | None:
     """Every node with the number of its children, children before parents; None for a text that does not parse."""
     try:
         tree = ast.parse(text)
@@ -108,6 +118,11 @@ def _read(text: str, *, docstrings: bool) -> list[Node] | None:
         return None
     if not docstrings:
         _drop_docstrings(tree)
+    if one_form:
+        try:
+            canonical(tree)
+        except TooDeepError:
+            return _read(text, docstrings=docstrings)
     nodes: list[Node] = []
     stack: list[ast.AST] = [tree]
     while stack:
@@ -158,13 +173,14 @@ def _is_string(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _canonical(nodes: list[Node], labels: list[bytes]) -> list[bytes]:
-    """Digest of each node's canonical form: its label and the sorted canonical forms of its children."""
+def _canonical(nodes: list[Node], labels: list[bytes], ordered: bytes | None = None) -> list[bytes]:
+    """Digest of each node's canonical form: its label and those of its children, sorted but where it is `ordered`."""
     forms: list[bytes] = []
     done: list[bytes] = []
     for (_, children), label in zip(nodes, labels, strict=True):
         if children:
-            form = _hash(label + b"".join(sorted(done[-children:])))
+            parts = done[-children:]
+            form = _hash(label + b"".join(parts if label == ordered else sorted(parts)))
             del done[-children:]
         else:
             form = _hash(label)

@@ -1,0 +1,331 @@
+"""One form for programs that say the same thing in different words, so that distances tell of what they do.
+
+Standard library only and no import of fase_gpu: the worker process of `_reading.py` loads this file as well.
+
+What no caller of the functions sees goes (a main guard, printed examples, asserts). `x += 1` is `x = x + 1`; what comes
+after a guard is its else, and what comes after a return is gone; two branches that return are one conditional
+expression; a name that is read once, at once, is what it was given; a loop that only appends is a comprehension;
+`list()` is `[]`. Each rule is here because scores of real samples predict their tests better with it, as docs/findings.md
+shows. A rewritten program need not raise the same exceptions, and is never run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+N = TypeVar("N", bound=ast.AST)
+
+MAX_DEPTH: Final = 150
+"""Levels of nesting, guards counted, that are rewritten; a deeper program stays as it was written."""
+
+
+class TooDeepError(Exception):
+    """The program is nested deeper than MAX_DEPTH. What was rewritten until then cannot be undone: parse it again."""
+
+
+def canonical(tree: ast.Module) -> None:
+    """Rewrite the program in place. Raises TooDeepError."""
+    kept = [statement for statement in tree.body if not _only_for_show(statement)]
+    if any(isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) for statement in kept):
+        tree.body = kept
+    # Twice, as what one rule leaves is what another looks for; a third time finds next to nothing in real samples.
+    for _ in range(2):
+        _Rewriter().rewrite(tree, 0)
+
+
+def _only_for_show(statement: ast.stmt) -> bool:
+    """A statement beside definitions that no caller of these sees: printed examples, asserts, a main guard."""
+    if isinstance(statement, (ast.Expr, ast.Assert)):
+        return True
+    test = statement.test if isinstance(statement, ast.If) else None
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+class _Names:
+    """How often each name is read and set in a function, the functions in it included; no name where there is none."""
+
+    def __init__(self, function: ast.AST | None = None) -> None:
+        self.read: Counter[str] = Counter()
+        self.set: Counter[str] = Counter()
+        for node in ast.walk(function) if function is not None else ():
+            if type(node) is ast.Name:
+                (self.read if type(node.ctx) is ast.Load else self.set)[node.id] += 1
+
+
+class _Rewriter:
+    def __init__(self) -> None:
+        self._scopes = [_Names()]
+
+    def rewrite(self, node: Any, depth: int) -> Any:
+        """The node, or what stands for it, with everything below it rewritten."""
+        if depth > MAX_DEPTH:
+            raise TooDeepError
+        kind = type(node)
+        if kind in _LEAVES:
+            return node
+        scope = kind in _SCOPES
+        if scope:
+            self._scopes.append(_Names(node))
+        for field in node._fields:
+            value = getattr(node, field, None)
+            if type(value) is list:
+                children = [self.rewrite(child, depth + 1) if isinstance(child, ast.AST) else child for child in value]
+                if children and isinstance(children[0], ast.stmt):
+                    children = self._block(children, depth)
+                setattr(node, field, children)
+            elif isinstance(value, ast.AST):
+                setattr(node, field, self.rewrite(value, depth + 1))
+        if scope:
+            self._scopes.pop()
+        rule = _RULES.get(kind)
+        return node if rule is None else rule(node)
+
+    def _block(self, statements: list[ast.stmt], depth: int) -> list[ast.stmt]:
+        """A block without what is never reached, guards nested, loops as comprehensions, single uses put in place."""
+        if depth > MAX_DEPTH:
+            raise TooDeepError
+        done: list[ast.stmt] = []
+        for i, statement in enumerate(statements):
+            kind = type(statement)
+            if kind is ast.Pass and len(statements) > 1:
+                continue
+            if isinstance(statement, ast.If):
+                rest = statements[i + 1 :]
+                nested = bool(rest) and not statement.orelse and _leaves(statement.body)
+                if nested:
+                    statement.orelse = self._block(rest, depth + 1)
+                done.append(_merged_branches(statement))
+                if nested:
+                    break
+            elif isinstance(statement, ast.For) and done:
+                comprehension = _as_comprehension(done[-1], statement)
+                if comprehension is None:
+                    done.append(statement)
+                else:
+                    done[-1] = comprehension
+            else:
+                done.append(statement)
+            if _leaves(done[-1:]):
+                break
+        return self._in_place(done) or [ast.Pass()]
+
+    def _in_place(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Without names that are set once and read once, by the very next statement: their value stands there."""
+        names = self._scopes[-1]
+        i = 0
+        while i < len(statements) - 1:
+            statement = statements[i]
+            if type(statement) is ast.Assign and len(statement.targets) == 1:
+                target = statement.targets[0]
+                if (
+                    type(target) is ast.Name
+                    and names.set[target.id] == names.read[target.id] == 1
+                    and _put(statements[i + 1], target.id, statement.value)
+                ):
+                    del statements[i]
+                    i = max(i - 1, 0)
+                    continue
+            i += 1
+        return statements
+
+
+def _put(statement: ast.stmt, name: str, value: ast.expr) -> bool:
+    """Put the value where the statement's own expressions read the name; False where they do not."""
+    field = {ast.If: "test", ast.For: "iter"}.get(type(statement), "value")
+    root = getattr(statement, field, None)
+    if not isinstance(root, ast.expr):
+        return False
+    if type(root) is ast.Name:
+        if root.id == name:
+            setattr(statement, field, value)
+        return root.id == name
+    for node in ast.walk(root):
+        for child_field, child in ast.iter_fields(node):
+            if isinstance(child, ast.Name) and child.id == name:
+                setattr(node, child_field, value)
+            elif isinstance(child, list):
+                places = [k for k, item in enumerate(child) if isinstance(item, ast.Name) and item.id == name]
+                if not places:
+                    continue
+                child[places[0]] = value
+            else:
+                continue
+            rule = _RULES.get(type(node))
+            # A call may now be given a comprehension, which has rules of its own; it keeps its type.
+            if type(node) is ast.Call and rule is not None:
+                rule(node)
+            return True
+    return False
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Whether nothing after the block is reached by way of it."""
+    if not block:
+        return False
+    last = block[-1]
+    if isinstance(last, ast.If):
+        return _leaves(last.body) and _leaves(last.orelse)
+    return isinstance(last, (ast.Return, ast.Raise, ast.Continue, ast.Break))
+
+
+def _merged_branches(statement: ast.If) -> ast.stmt:
+    """Two branches that return, or set the same thing, as one statement with a conditional expression."""
+    if len(statement.body) != 1 or len(statement.orelse) != 1:
+        return statement
+    yes, no = statement.body[0], statement.orelse[0]
+    if isinstance(yes, ast.Return) and isinstance(no, ast.Return) and yes.value is not None and no.value is not None:
+        return ast.Return(_conditional(ast.IfExp(statement.test, yes.value, no.value)))
+    if (
+        isinstance(yes, ast.Assign)
+        and isinstance(no, ast.Assign)
+        and len(yes.targets) == len(no.targets) == 1
+        and ast.dump(yes.targets[0]) == ast.dump(no.targets[0])
+    ):
+        return ast.Assign(yes.targets, _conditional(ast.IfExp(statement.test, yes.value, no.value)))
+    return statement
+
+
+def _as_comprehension(before: ast.stmt, loop: ast.For) -> ast.Assign | None:
+    """`r = []; for x in xs: r.append(e)` and the like in one assignment; None where it is another kind of loop."""
+    if loop.orelse or not isinstance(before, ast.Assign) or len(before.targets) != 1:
+        return None
+    target = before.targets[0]
+    if not isinstance(target, ast.Name):
+        return None
+    generators = [ast.comprehension(loop.target, loop.iter, [], 0)]
+    body = loop.body
+    while len(body) == 1 and isinstance(body[0], (ast.If, ast.For)) and not body[0].orelse:
+        inner = body[0]
+        if isinstance(inner, ast.If):
+            generators[-1].ifs.append(inner.test)
+        else:
+            generators.append(ast.comprehension(inner.target, inner.iter, [], 0))
+        body = inner.body
+    value = _collected(body[0], target.id, before.value, generators) if len(body) == 1 else None
+    if value is None or any(isinstance(node, ast.Name) and node.id == target.id for node in ast.walk(value)):
+        return None
+    return ast.Assign(before.targets, value)
+
+
+def _collected(step: ast.stmt, name: str, start: ast.expr, generators: list[ast.comprehension]) -> ast.expr | None:
+    """What a loop with this single step makes of `name`, which starts as `start`."""
+    if isinstance(step, ast.Expr) and isinstance(step.value, ast.Call):
+        call = step.value
+        method = call.func
+        if not (isinstance(method, ast.Attribute) and _is_name(method.value, name) and len(call.args) == 1):
+            return None
+        if method.attr == "append" and isinstance(start, ast.List) and not start.elts:
+            return ast.ListComp(call.args[0], generators)
+        if method.attr == "add" and isinstance(start, ast.Call) and _is_name(start.func, "set") and not start.args:
+            return ast.SetComp(call.args[0], generators)
+        return None
+    if (
+        isinstance(step, ast.Assign)
+        and _is_name(step.targets[0], name)
+        and isinstance(step.value, ast.BinOp)
+        and isinstance(step.value.op, ast.Add)
+        and _is_name(step.value.left, name)
+        and isinstance(start, ast.Constant)
+    ):
+        added = ast.GeneratorExp(step.value.right, generators)
+        if start.value == 0 and not isinstance(start.value, bool):
+            return ast.Call(ast.Name("sum", ast.Load()), [added], [])
+        if start.value == "":
+            return ast.Call(ast.Attribute(ast.Constant(""), "join", ast.Load()), [added], [])
+    return None
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _augmented(node: ast.AugAssign) -> ast.Assign:
+    target: Any = node.target
+    read: Any = type(target)(*(getattr(target, field) for field in target._fields[:-1]), ast.Load())
+    return ast.Assign([target], ast.BinOp(read, node.op, node.value))
+
+
+def _negated(node: ast.expr) -> ast.expr:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return node.operand
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return ast.Compare(node.left, [_OPPOSITE[type(node.ops[0])]()], node.comparators)
+    return ast.UnaryOp(ast.Not(), node)
+
+
+def _conditional(node: ast.IfExp) -> ast.expr:
+    """Without `True if c else False`."""
+    values = [branch.value if isinstance(branch, ast.Constant) else None for branch in (node.body, node.orelse)]
+    if values[0] is True and values[1] is False:
+        return node.test
+    return _negated(node.test) if values[0] is False and values[1] is True else node
+
+
+def _called(node: ast.Call) -> ast.expr:
+    function, args = node.func, node.args
+    if node.keywords:
+        return node
+    if isinstance(function, ast.Attribute):
+        if function.attr == "join" and len(args) == 1 and isinstance(args[0], ast.ListComp):
+            args[0] = ast.GeneratorExp(args[0].elt, args[0].generators)
+        return node
+    if not isinstance(function, ast.Name):
+        return node
+    name = function.id
+    if not args:
+        return _EMPTY[name]() if name in _EMPTY else node
+    first = args[0]
+    if name == "range":
+        if len(args) == 2 and isinstance(first, ast.Constant) and first.value == 0:
+            del args[0]
+    elif len(args) == 1 and isinstance(first, (ast.ListComp, ast.GeneratorExp)):
+        if name == "set":
+            return ast.SetComp(first.elt, first.generators)
+        if name == "list":
+            return ast.ListComp(first.elt, first.generators)
+        if name in _CONSUMERS:
+            args[0] = ast.GeneratorExp(first.elt, first.generators)
+    return node
+
+
+_LEAVES: Final = frozenset(
+    (
+        ast.Name,
+        ast.Load,
+        ast.Store,
+        ast.Del,
+        ast.Constant,
+        *ast.operator.__subclasses__(),
+        *ast.cmpop.__subclasses__(),
+        *ast.unaryop.__subclasses__(),
+        *ast.boolop.__subclasses__(),
+    )
+)
+_SCOPES: Final = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+_OPPOSITE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Lt: ast.GtE,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.LtE: ast.Gt,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+_EMPTY: Final[dict[str, Callable[[], ast.expr]]] = {
+    "list": lambda: ast.List([], ast.Load()),
+    "dict": lambda: ast.Dict([], []),
+    "tuple": lambda: ast.Tuple([], ast.Load()),
+    "str": lambda: ast.Constant(""),
+}
+_CONSUMERS: Final = frozenset(("sum", "any", "all", "max", "min", "sorted", "tuple"))
+_RULES: Final[dict[type[ast.AST], Callable[[Any], ast.AST]]] = {
+    ast.AugAssign: _augmented,
+    ast.IfExp: _conditional,
+    ast.Call: _called,
+}
