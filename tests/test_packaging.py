@@ -36,6 +36,7 @@ LAYERS = (
     {"cli", "__main__"},
 )
 LEVEL = {module: level for level, layer in enumerate(LAYERS) for module in layer}
+ASSETS = {".html", ".css", ".js"}
 HEAVY = {"transformers", "tokenizers", "triton", "pyarrow", "sklearn", "scipy", "matplotlib", "pandas", "ray", "cupy"}
 
 
@@ -97,7 +98,10 @@ def sources(root: Path) -> set[str]:
 def test_the_wheel_holds_the_package_and_nothing_else(source: Path, built: tuple[Path, Path, str]) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
         names = {name for name in wheel.namelist() if not re.match(r"fase_gpu-[^/]+\.dist-info/", name)}
-    assert names == sources(source) | {"fase_gpu/py.typed"}
+    package = source / "fase_gpu"
+    assets = {f"fase_gpu/{path.relative_to(package)}" for path in package.rglob("*.*") if path.suffix in ASSETS}
+    assert names == sources(source) | assets | {"fase_gpu/py.typed"}
+    assert "fase_gpu/evaluation/report/page.html" in assets
     assert {"fase_gpu/__init__.py", "fase_gpu/kernels/__init__.py", "fase_gpu/encode/neural.py"} <= names
 
 

@@ -13,6 +13,7 @@ import typer
 
 from fase_gpu import __version__
 from fase_gpu.cli.printing import printable
+from fase_gpu.cli.report import report
 from fase_gpu.cli.score import score
 from fase_gpu.errors import FaseError
 
@@ -35,6 +36,7 @@ def _fase_gpu(
 
 
 app.command()(score)
+app.command()(report)
 
 
 def _reason(error: Exception) -> str:

@@ -49,10 +49,11 @@ def read_labelled(path: str | Path, results: str | Path | None = None) -> Labell
     if passed is None:
         raise InputError(f"{path}: has no labels (passed); give the results of fase-gpu execute with --results")
     prompts = texts.prompts or [""] * len(texts.task_ids)
-    return LabelledSet(_stem(Path(path)), texts.task_ids, prompts, texts.samples, passed)
+    return LabelledSet(set_name(Path(path)), texts.task_ids, prompts, texts.samples, passed)
 
 
-def _stem(path: Path) -> str:
+def set_name(path: Path) -> str:
+    """What a sample set is called: its file's name without the suffixes."""
     name = path.name
     for suffix in (".gz", ".jsonl", ".json", ".parquet"):
         name = name.removesuffix(suffix)

@@ -32,10 +32,16 @@ _ROWS_AT_ONCE = 8192
 
 def check_output(path: str | Path, overwrite: bool = False) -> None:
     """Raise InputError unless `write_scores` can write there: to be called before the work, not after it."""
+    if not Path(path).is_dir():
+        _writer(Path(path))
+    check_target(path, overwrite)
+
+
+def check_target(path: str | Path, overwrite: bool = False) -> None:
+    """Raise InputError unless `moved_into_place` can put a file there, whatever its suffix."""
     target = Path(path)
     if target.is_dir():
         raise InputError(f"{path}: is a folder, expected a file name")
-    _writer(target)
     if target.exists():
         if not target.is_file():
             raise InputError(f"{path}: exists and is not a regular file")
@@ -82,7 +88,7 @@ def write_scores(
         raise InputError(f"task_ids: expected one for each of {len(result)} tasks, got {len(task_ids)}")
     ids = pyarrow.array([to_utf8(task_id)[0] for task_id in task_ids], type=pyarrow.string())
     rows = result.to_arrow().add_column(0, "task_id", ids)
-    with _moved_into_place(target, overwrite) as stream:
+    with moved_into_place(target, overwrite) as stream:
         _writer(target)(stream, rows.replace_schema_metadata({METADATA_KEY: _metadata(result, metadata or {})}))
 
 
@@ -171,7 +177,7 @@ def _json_value(value: Any) -> Any:
 
 
 @contextmanager
-def _moved_into_place(target: Path, overwrite: bool) -> Iterator[IO[bytes]]:
+def moved_into_place(target: Path, overwrite: bool) -> Iterator[IO[bytes]]:
     """A stream to a temporary file that becomes `target` when all went well, and goes away when anything did not."""
     unfinished = _unfinished(target.parent)
     try:
@@ -200,5 +206,5 @@ def _rename_unless_taken(source: Path, target: Path) -> None:
         raise InputError(f"{target}: appeared during the run and was left alone (--overwrite replaces it)") from None
     except OSError:
         # Some file systems have no links; there the check and the rename are two steps.
-        check_output(target)
+        check_target(target)
         os.replace(source, target)

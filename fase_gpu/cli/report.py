@@ -1,0 +1,85 @@
+"""`fase-gpu report`: sample files in, one HTML file out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fase_gpu.cli.printing import numbers, stage, table
+from fase_gpu.config import RADIUS_VARIANTS, FaseConfig
+from fase_gpu.errors import InputError
+
+
+def report(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="SAMPLES...", help="Samples, with labels (passed) or without.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page: a name that ends in .html.")],
+    results: Annotated[
+        list[Path] | None,
+        typer.Option(help="Labels: what fase-gpu execute wrote, once for each sample file, in their order."),
+    ] = None,
+    encoder: Annotated[
+        str, typer.Option("--encoder", "-e", help="all-MiniLM-L6-v2, ast, ast+NAME, owner/model, a folder.")
+    ] = "all-MiniLM-L6-v2",
+    figures: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder for the figures as SVG and PNG files.")
+    ] = None,
+    details: Annotated[
+        int, typer.Option(min=0, help="Tasks with samples and drawings, the least and the most certain ones.")
+    ] = 500,
+    alpha: Annotated[str, typer.Option(help="Scale of the radius.")] = f"{FaseConfig.alpha}",
+    variant: Annotated[str, typer.Option(help=f"One of {', '.join(RADIUS_VARIANTS)}.")] = FaseConfig.variant,
+    eps: Annotated[str | None, typer.Option(help="Radius of variant fixed_eps.")] = None,
+    multiscale_range: Annotated[
+        str | None,
+        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-3,1."),
+    ] = None,
+    normalize_code: Annotated[bool, typer.Option(help="Encode without comments and docstrings.")] = True,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in a batch of the encoder.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that parse code.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Show scores, figures and every task's samples, distances and tree in one HTML file that needs no network."""
+    config = FaseConfig(
+        alpha=numbers("alpha", alpha),
+        variant=variant,
+        eps=None if eps is None else numbers("eps", eps),
+        multiscale_range=None if multiscale_range is None else numbers("multiscale_range", multiscale_range),
+    )
+    seconds: dict[str, float] = {}
+    with stage("load", "loading torch", seconds, quiet):
+        from fase_gpu.evaluation.report import check_report, read_tasks, score_tasks, write_report
+
+    check_report(output, figures, overwrite)
+    for path in [*paths, *(results or [])]:
+        if output.exists() and path.exists() and output.samefile(path):
+            raise InputError(f"{output}: is an input, expected another file")
+    with stage("read", "reading samples", seconds, quiet):
+        tasks = read_tasks(paths, results or ())
+    with stage("score", f"scoring {len(tasks):,} tasks", seconds, quiet):
+        scored = score_tasks(
+            tasks,
+            encoder,
+            config,
+            normalize_code=normalize_code,
+            batch_tokens=batch_tokens,
+            device=device,
+            workers=workers,
+        )
+    with stage("draw", "drawing", seconds, quiet):
+        written = write_report(output, tasks, scored, details=details, figures=figures, overwrite=overwrite)
+    if quiet:
+        return
+    rows = [["sets", ", ".join(tasks.sets)], ["tasks", f"{len(tasks):,}"], ["page", str(output)]]
+    rows += [["size", f"{written.size / 1e6:,.2f} MB"]]
+    if figures is not None:
+        rows.append(["figures", f"{len(written.figures)} files in {figures}"])
+    rows += [["left out", line] for line in written.missing]
+    rows += [[name, f"{took:.2f} s"] for name, took in [*seconds.items(), ("total", sum(seconds.values()))]]
+    print(table("<<", rows), flush=True)
