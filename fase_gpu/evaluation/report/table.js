@@ -1,6 +1,7 @@
 // The table of tasks: sorted and filtered as data, of which the first rows are in the document.
 
-const ROWS = 100;
+// A browser takes a second to lay out a thousand rows.
+const ROWS = 100, MORE_ROWS = 500;
 const HEADS = [
   ["task", "task", "text"],
   ["set", "set", "text"],
@@ -14,7 +15,7 @@ const HEADS = [
   ["status", "status", "text"],
 ].filter(([name]) => (name !== "set" || several) && (name !== "pass_at_1" || data.labelled));
 const COLLATOR = new Intl.Collator("en", { numeric: true });
-const table = { by: "multiscale", descending: true, all: false, order: [], open: -1 };
+const table = { by: "multiscale", descending: true, rows: ROWS, order: [], open: -1 };
 
 function cellValue(name, task) {
   return name === "set" ? data.sets[columns.set[task]] : columns[name][task];
@@ -61,14 +62,14 @@ function tableRow(task) {
 
 function showTable() {
   table.order = sorted(matching());
-  const shown = table.all ? table.order : table.order.slice(0, ROWS);
+  const shown = table.order.slice(0, table.rows);
   document.getElementById("rows").replaceChildren(...shown.map(tableRow));
   const all = counted(columns.task.length, "task");
   const found = table.order.length;
   document.getElementById("shown").textContent = found < columns.task.length ? `${found.toLocaleString("en")} of ${all}` : all;
   const more = document.getElementById("more");
   more.hidden = shown.length === found;
-  more.textContent = `Show all ${found.toLocaleString("en")} rows`;
+  more.textContent = `Show ${Math.min(MORE_ROWS, found - shown.length)} more of ${found.toLocaleString("en")} rows`;
   for (const head of document.getElementById("heads").children) {
     const here = head.dataset.name === table.by;
     head.setAttribute("aria-sort", here ? (table.descending ? "descending" : "ascending") : "none");
@@ -94,6 +95,6 @@ function setUpTable() {
   document.getElementById("outcome-label").hidden = !data.labelled;
   document.getElementById("filters").addEventListener("input", showTable);
   document.getElementById("filters").addEventListener("submit", (event) => event.preventDefault());
-  document.getElementById("more").addEventListener("click", () => { table.all = true; showTable(); });
+  document.getElementById("more").addEventListener("click", () => { table.rows += MORE_ROWS; showTable(); });
   showTable();
 }
