@@ -54,7 +54,7 @@ def write_report(
 ) -> Written:
     """Write the page, and the figures as SVG and PNG where a folder is given, which is made where it is not there.
 
-    tasks     of read_tasks, or ReportTasks.of labelled sets
+    tasks     of read_tasks
     scored    of score_tasks, of the same tasks
     details   tasks whose samples and drawings are in the page: half of them the least certain, half the most certain
 

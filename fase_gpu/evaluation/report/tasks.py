@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fase_gpu.errors import InputError
-from fase_gpu.evaluation.labelled import LabelledSet, read_labelled, set_name
+from fase_gpu.evaluation.labelled import read_labelled, set_name
 from fase_gpu.files import read_samples
 
 
@@ -40,11 +40,6 @@ class ReportTasks:
     def pass_at_1(self) -> NDArray[np.float64]:
         """[T] share of samples that passed; NaN for a task without labels or samples."""
         return np.array([np.mean(labels) if labels else np.nan for labels in self.passed], np.float64)
-
-    @staticmethod
-    def of(sets: Sequence[LabelledSet]) -> ReportTasks:
-        """The tasks of labelled sets."""
-        return _joined([(s.name, s.task_ids, s.prompts, s.samples, list(s.passed)) for s in sets])
 
 
 def read_tasks(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) -> ReportTasks:
