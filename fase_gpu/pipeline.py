@@ -43,7 +43,7 @@ def score_embeddings(
     Bad tasks have a status and NaN (see Status); bad arguments raise InputError. The result is on the device of x. On a
     GPU, sizes that live there are copied to the host once, to sort the tasks into buckets.
     """
-    return _score(embedding_source(x, n_samples, offsets), FaseConfig.of(config), backend, classes)
+    return score_source(embedding_source(x, n_samples, offsets), FaseConfig.of(config), backend, classes)
 
 
 def score_distances(
@@ -61,12 +61,12 @@ def score_distances(
     entry below zero, or whose two halves differ (by more than 1e-4, absolute and relative), NOT_A_DISTANCE. The other
     arguments are those of score_embeddings.
     """
-    return _score(distance_source(distances, n_samples), FaseConfig.of(config), backend, classes)
+    return score_source(distance_source(distances, n_samples), FaseConfig.of(config), backend, classes)
 
 
 def score_samples(
     samples: Sequence[Sequence[str]],
-    encoder: str = "all-MiniLM-L6-v2",
+    encoder: str = "ast",
     config: FaseConfig | None = None,
     batch_tokens: int | None = None,
     device: str | torch.device | None = None,
@@ -110,7 +110,7 @@ def score_samples(
     if config.multiscale_range is None:
         lows, highs = zip(*(e.multiscale_range for e in encoders), strict=True)
         config = replace(config, multiscale_range=(min(lows), max(highs)))
-    result = _score(encoded.source, config, backend, classes)
+    result = score_source(encoded.source, config, backend, classes)
     info = replace(
         result.info,
         encoder=encoder,
@@ -123,12 +123,13 @@ def score_samples(
     return replace(result, info=info)
 
 
-def _score(
+def score_source(
     source: EmbeddingSource | DistanceSource,
     config: FaseConfig,
     backend: str,
     classes: Sequence[Sequence[Hashable]] | None,
 ) -> FaseResult:
+    """The scores of a source, which may be scored again with another config; arguments as in `score_embeddings`."""
     needs_classes = config.variant in CLASS_VARIANTS
     if needs_classes and classes is None:
         raise InputError(

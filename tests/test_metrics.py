@@ -121,6 +121,24 @@ def test_calibration_holds_out() -> None:
     assert [mean for mean, *_ in found.bins] == sorted(mean for mean, *_ in found.bins)
 
 
+def test_a_group_is_held_out_whole() -> None:
+    groups = [f"task {i % 7}" for i in range(50)]
+    found = metrics.folds(groups)
+    assert len(found) == 5
+    assert np.sum(found, axis=0).tolist() == [1] * 50
+    for mask in found:
+        assert not {g for g, held in zip(groups, mask, strict=True) if held} & {
+            g for g, held in zip(groups, mask, strict=True) if not held
+        }
+    # A score that only tells tasks apart says nothing of tasks that were not seen.
+    rng = np.random.default_rng(4)
+    score = np.repeat(rng.random(40), 10)
+    rate = np.repeat(rng.integers(0, 2, 40), 10).astype(float)
+    apart = metrics.calibration(score, rate, np.repeat(np.arange(40), 10).tolist())
+    together = metrics.calibration(score, rate)
+    assert np.mean((apart.expected - rate) ** 2) > np.mean((together.expected - rate) ** 2)
+
+
 def test_a_score_that_says_nothing_is_calibrated_to_the_mean() -> None:
     rng = np.random.default_rng(1)
     rate = rng.integers(0, 2, 400).astype(float)

@@ -20,6 +20,7 @@ ADD = "def f(a, b):\n    return a + b\n"
 SWAPPED = "def f(x, y):\n    '''Sum.'''\n    return x + y  # the same tree\n"
 LOOP = "def f(a, b):\n    for _ in range(b):\n        a += 1\n    return a\n"
 BROKEN = "def f(a, b:\n"
+NEURAL = "all-MiniLM-L6-v2"
 TASKS = [[ADD, ADD, SWAPPED, LOOP], [LOOP, BROKEN, BROKEN], [], [ADD]]
 
 
@@ -44,7 +45,7 @@ def test_a_range_that_is_asked_for_is_kept() -> None:
 
 
 def test_minilm_scores_are_those_of_its_embeddings() -> None:
-    result = fg.score_samples(TASKS, normalize_code=False)
+    result = fg.score_samples(TASKS, NEURAL, normalize_code=False)
     encoder = load_encoder("all-MiniLM-L6-v2", normalize=False)
     x = [encoder.encode(texts).vectors.numpy() if texts else np.zeros((0, 384), dtype=np.float32) for texts in TASKS]
     expected = fg.score_embeddings(x)
@@ -56,11 +57,11 @@ def test_minilm_scores_are_those_of_its_embeddings() -> None:
 
 def test_normalising_makes_comments_and_docstrings_invisible_to_a_neural_encoder() -> None:
     commented = [ADD, ADD.replace("return", "# adds\n    return"), ADD.replace("return", "'''Adds.'''\n    return")]
-    assert float(fg.score_samples([commented]).pdm_mean[0]) == pytest.approx(6 / 9 * 1e-6)
-    raw = fg.score_samples([commented], config=fg.FaseConfig(semantics="released"))
+    assert float(fg.score_samples([commented], NEURAL).pdm_mean[0]) == pytest.approx(6 / 9 * 1e-6)
+    raw = fg.score_samples([commented], NEURAL, config=fg.FaseConfig(semantics="released"))
     assert float(raw.pdm_mean[0]) > 1e-3
     assert raw.info.normalize_code is False
-    assert fg.score_samples([commented]).info.unparsable_samples == 0
+    assert fg.score_samples([commented], NEURAL).info.unparsable_samples == 0
 
 
 def test_two_encoders_average_their_distances() -> None:
@@ -90,7 +91,7 @@ def test_variants_on_texts(backend: str) -> None:
 
 def test_every_text_variant_reports_unparsable_samples() -> None:
     config = fg.FaseConfig(variant="structural")
-    assert fg.score_samples(TASKS, config=config, normalize_code=False).info.unparsable_samples == 2
+    assert fg.score_samples(TASKS, NEURAL, config=config, normalize_code=False).info.unparsable_samples == 2
 
 
 @pytest.mark.shared
@@ -136,7 +137,9 @@ import sys, threading
 import fase_gpu as fg
 samples = [["x = 1", "x = 2", "y = 1"]]
 found = []
-threads = [threading.Thread(target=lambda: found.append(fg.score_samples(samples).multiscale.item())) for _ in range(4)]
+def score():
+    found.append(fg.score_samples(samples, "all-MiniLM-L6-v2").multiscale.item())
+threads = [threading.Thread(target=score) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 sys.exit(len(found) != 4 or len(set(found)) != 1)

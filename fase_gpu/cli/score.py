@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def score(
+    context: typer.Context,
     path: Annotated[
         Path, typer.Argument(metavar="INPUT", help="Samples: JSONL, .gz or Parquet. With --embeddings: .npy or .npz.")
     ],
@@ -31,7 +32,11 @@ def score(
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option("--encoder", "-e", help="all-MiniLM-L6-v2 (the default), ast, ast+NAME, owner/model, a folder."),
+        typer.Option("--encoder", "-e", help="ast (the default), all-MiniLM-L6-v2, ast+NAME, owner/model, a folder."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="What fase-gpu calibrate wrote: encoder, alpha and expected pass@1 come from it."),
     ] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="INPUT has embeddings, not samples.")] = False,
     alpha: Annotated[
@@ -67,6 +72,15 @@ def score(
     """Score every task of a file and show the least and most certain ones."""
     from fase_gpu.files import check_output, read_embeddings, read_samples, write_scores
 
+    calibrated = None
+    if calibration is not None:
+        from fase_gpu.evaluation.calibration import read_calibration
+
+        if embeddings:
+            raise InputError("calibration: is of an encoder's distances, which --embeddings does not name")
+        calibrated = read_calibration(calibration)
+        _only_calibrated(context)
+        encoder, normalize_code = calibrated.encoder, calibrated.normalize_code
     config = FaseConfig(
         alpha=numbers("alpha", alpha),
         variant=variant,
@@ -78,6 +92,8 @@ def score(
         min_cluster_size=min_cluster_size,
         peak=peak,
     )
+    if calibrated is not None:
+        config = calibrated.config
     for_texts: dict[str, Any] = {
         "encoder": encoder,
         "normalize_code": normalize_code,
@@ -115,17 +131,48 @@ def score(
             result = score_embeddings(x, vectors.n_samples, vectors.offsets, config, backend)
         else:
             result = score_samples(texts.samples, config=config, device=device, backend=backend, **given)
+    expected = None
+    if calibrated is not None:
+        scores = result.multiscale if calibrated.by == "multiscale" else result.entropy
+        expected = calibrated.expected_pass_at_1(scores.cpu().numpy())
+        facts["calibration"] = str(calibration)
     for name, took in result.info.seconds.items():
         seconds[name] = seconds.get(name, 0.0) + took
     if strict:
         result.raise_for_status(task_ids)
     if output is not None:
         with stage("write", f"writing {output.name}", seconds, quiet):
-            write_scores(output, result, task_ids, facts, overwrite)
+            write_scores(output, result, task_ids, facts, overwrite, _more_columns(expected))
     if not quiet:
         # Flushed here, where a full disk is still told as such.
         files = {"input": path.name} | ({} if output is None else {"output": str(output)})
-        print(_report(files, result, task_ids, seconds, facts.get("replaced_bytes", 0), top), flush=True)
+        if calibrated is not None:
+            files["calibration"] = f"{calibration}, by {calibrated.by}"
+        blocks = [
+            _settings(files, result),
+            _counts(result, facts.get("replaced_bytes", 0), expected),
+            _times(result, seconds),
+            _extremes(result, task_ids, top, expected) if top else "",
+        ]
+        print("\n\n".join(block for block in blocks if block), flush=True)
+
+
+_OF_CALIBRATION: Final = (
+    *("encoder", "normalize_code", "variant", "semantics", "peak", "alpha", "eps", "min_cluster_size", "min_samples"),
+    *("multiscale_range", "grid"),
+)
+
+
+def _only_calibrated(context: typer.Context) -> None:
+    """A calibration holds for its own settings alone."""
+    for name in _OF_CALIBRATION:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"{name}: comes from --calibration; leave it out, or calibrate with it")
+
+
+def _more_columns(expected: NDArray[Any] | None) -> dict[str, Any]:
+    return {} if expected is None else {"expected_pass_at_1": expected}
 
 
 def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
@@ -134,21 +181,6 @@ def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
     from fase_gpu.backends import torch_device
 
     return torch.from_numpy(x).to(torch_device(device))
-
-
-def _report(
-    files: Mapping[str, str],
-    result: FaseResult,
-    task_ids: Sequence[str],
-    seconds: Mapping[str, float],
-    replaced_bytes: int,
-    top: int,
-) -> str:
-    """What the command prints: settings, counts, times, and the least and most certain tasks."""
-    blocks = [_settings(files, result), _counts(result, replaced_bytes), _times(result, seconds)]
-    if top:
-        blocks.append(_extremes(result, task_ids, top))
-    return "\n\n".join(block for block in blocks if block)
 
 
 def _settings(files: Mapping[str, str], result: FaseResult) -> str:
@@ -161,11 +193,11 @@ def _settings(files: Mapping[str, str], result: FaseResult) -> str:
         variant += f", {name} {', '.join(f'{value:g}' for value in config.scale_list)}"
     semantics = config.semantics if config.semantics != "paper" else None
     rows = [*files.items(), ("encoder", info.encoder), ("variant", variant), ("semantics", semantics)]
-    rows += [("backend", info.backend), ("ranked by", "multiscale" if config.swept else None)]
+    rows += [("backend", info.backend), ("ranked by", "multiscale")]
     return table("<<", [[name, value] for name, value in rows if value is not None])
 
 
-def _counts(result: FaseResult, replaced_bytes: int) -> str:
+def _counts(result: FaseResult, replaced_bytes: int, expected: NDArray[Any] | None) -> str:
     from fase_gpu.results import Status
 
     info = result.info
@@ -187,6 +219,9 @@ def _counts(result: FaseResult, replaced_bytes: int) -> str:
         nothing_joins = int((result.eps < result.config.min_distance).sum())
         if nothing_joins:
             rows.append(["identical samples split", f"{nothing_joins:,}", "tasks whose radius is below min_distance"])
+    some = [] if expected is None else [value for value in expected.tolist() if not math.isnan(value)]
+    if some:
+        rows.append(["expected pass@1", f"{sum(some) / len(some):.3f}", "mean over tasks"])
     return table("<><", rows)
 
 
@@ -201,17 +236,19 @@ def _times(result: FaseResult, seconds: Mapping[str, float]) -> str:
     return table("<>>", rows)
 
 
-def _extremes(result: FaseResult, task_ids: Sequence[str], top: int) -> str:
-    """The least and the most certain tasks, by entropy (where it is one number), then by multiscale, then in order."""
+def _extremes(result: FaseResult, task_ids: Sequence[str], top: int, expected: NDArray[Any] | None) -> str:
+    """The least and the most certain tasks, by multiscale, then by entropy (where it is one number), then in order."""
     from fase_gpu.results import Status
 
     columns = {"n": result.n_samples.tolist(), "multiscale": result.multiscale.tolist()}
     if not result.config.swept:
-        columns = {"n": columns["n"], "entropy": result.entropy.tolist(), "multiscale": columns["multiscale"]}
+        columns["entropy"] = result.entropy.tolist()
         columns["classes"] = result.n_clusters.tolist()
+    if expected is not None:
+        columns["expected pass@1"] = expected.tolist()
 
     def uncertainty(task: int) -> list[float]:
-        values = [columns[name][task] for name in ("entropy", "multiscale") if name in columns]
+        values = [columns[name][task] for name in ("multiscale", "entropy") if name in columns]
         return [-math.inf if math.isnan(value) else value for value in values]
 
     scored = [task for task, status in enumerate(result.status.tolist()) if status == Status.OK]

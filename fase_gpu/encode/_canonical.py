@@ -5,8 +5,8 @@ Standard library only and no import of fase_gpu: the worker process of `_reading
 What no caller of the functions sees goes (a main guard, printed examples, asserts). `x += 1` is `x = x + 1`; what comes
 after a guard is its else, and what comes after a return is gone; two branches that return are one conditional
 expression; a name that is read once, at once, is what it was given; a loop that only appends is a comprehension;
-`list()` is `[]`. Each rule is here because scores of real samples predict their tests better with it, as docs/findings.md
-shows. A rewritten program need not raise the same exceptions, and is never run.
+`list()` is `[]`. Each rule is here because scores of real samples predict their tests better with it, which
+docs/findings.md tells. A rewritten program need not raise the same exceptions, and is never run.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def read_labelled(path: str | Path, results: str | Path | None = None) -> Labell
         raise InputError(f"{path}: has no labels (passed); give the results of fase-gpu execute with --results")
     prompts = texts.prompts or [""] * len(texts.task_ids)
     return LabelledSet(set_name(Path(path)), texts.task_ids, prompts, texts.samples, passed)
+
+
+def read_sets(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) -> list[LabelledSet]:
+    """`read_labelled` of several files; results are none, or one for each of them in their order."""
+    if results and len(results) != len(paths):
+        raise InputError(f"results: expected none or one for each of {len(paths)} sample files, got {len(results)}")
+    labels: Sequence[str | Path | None] = results or [None] * len(paths)
+    return [read_labelled(path, of_path) for path, of_path in zip(paths, labels, strict=True)]
 
 
 def set_name(path: Path) -> str:

@@ -5,7 +5,7 @@ A score is high where the samples should be correct. It and pass@1 are [T] array
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +43,7 @@ class RiskCoverage(NamedTuple):
     """Area under 1 - accuracy: the mean risk over all coverages, 0 at best"""
 
 
-class Calibration(NamedTuple):
+class Reliability(NamedTuple):
     """A monotone map from score to expected pass@1, judged on tasks that it was not fitted to."""
 
     expected: Array
@@ -129,22 +129,32 @@ def accuracy_at(curve: RiskCoverage, coverage: float) -> float:
     return float(curve.accuracy[kept - 1]) if curve.accuracy.size else np.nan
 
 
-def calibration(score: ArrayLike, pass_at_1: ArrayLike, seed: int = 0) -> Calibration:
+def calibration(score: ArrayLike, pass_at_1: ArrayLike, groups: Sequence[Hashable] | None = None) -> Reliability:
     """Isotonic regression of pass@1 on the score, each task's expectation from the folds without it.
 
-    Five folds, or as many as there are tasks; with fewer than two tasks there is nothing to hold out, and NaN.
+    groups   [T] what must not be on both sides, as the ids of tasks that several sets have; None: each task is alone
+
+    With fewer than two groups there is nothing to hold out, and NaN.
     """
     x, y = _pair(score, pass_at_1)
-    if x.size < 2:
-        return Calibration(np.full(x.size, np.nan), np.nan, [])
-    folds = np.random.default_rng(seed).permutation(x.size) % min(_FOLDS, x.size)
+    held_out = folds(range(x.size) if groups is None else groups)
+    if len(held_out) < 2:
+        return Reliability(np.full(x.size, np.nan), np.nan, [])
     expected = np.empty(x.size)
-    for fold in range(int(folds.max()) + 1):
-        held = folds == fold
+    for held in held_out:
         expected[held] = isotonic(x[~held], y[~held]).predict(x[held])
     bins = calibration_bins(expected, y)
     error = sum(count * abs(mean - observed) for mean, observed, count in bins) / x.size
-    return Calibration(expected, error, bins)
+    return Reliability(expected, error, bins)
+
+
+def folds(groups: Sequence[Hashable]) -> list[NDArray[np.bool_]]:
+    """Masks [T] of five folds, or as many as there are groups; a group is in one of them. The same for equal groups."""
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    count = min(_FOLDS, len(numbers))
+    fold = np.random.default_rng(0).permutation(len(numbers)) % max(count, 1)
+    of_task = fold[[numbers[group] for group in groups]] if numbers else fold
+    return [of_task == number for number in range(count)]
 
 
 def isotonic(score: Array, pass_at_1: Array) -> Any:

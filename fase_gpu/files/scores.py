@@ -65,8 +65,9 @@ def write_scores(
     task_ids: Sequence[str],
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    columns: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a row per task: `task_id`, then the columns of `FaseResult.to_arrow`.
+    """Write a row per task: `task_id`, then the columns of `FaseResult.to_arrow`, then those of `columns`, [T] each.
 
     The suffix chooses the format:
 
@@ -88,6 +89,8 @@ def write_scores(
         raise InputError(f"task_ids: expected one for each of {len(result)} tasks, got {len(task_ids)}")
     ids = pyarrow.array([to_utf8(task_id)[0] for task_id in task_ids], type=pyarrow.string())
     rows = result.to_arrow().add_column(0, "task_id", ids)
+    for name, values in (columns or {}).items():
+        rows = rows.append_column(name, pyarrow.array(values))
     with moved_into_place(target, overwrite) as stream:
         _writer(target)(stream, rows.replace_schema_metadata({METADATA_KEY: _metadata(result, metadata or {})}))
 
@@ -112,7 +115,7 @@ def _write_parquet(stream: IO[bytes], rows: pyarrow.Table) -> None:
 def _write_jsonl(stream: IO[bytes], rows: pyarrow.Table) -> None:
     with _text(stream) as text:
         for row in _plain_rows(rows):
-            values = {name: _json_value(value) for name, value in row.items()}
+            values = {name: json_value(value) for name, value in row.items()}
             text.write(json.dumps(values, ensure_ascii=False) + "\n")
 
 
@@ -128,7 +131,7 @@ def _write_csv(stream: IO[bytes], rows: pyarrow.Table) -> None:
         writer.writerow(rows.column_names)
         for row in _plain_rows(rows):
             writer.writerow(
-                json.dumps(_json_value(value)) if isinstance(value, list) else value for value in row.values()
+                json.dumps(json_value(value)) if isinstance(value, list) else value for value in row.values()
             )
 
 
@@ -170,9 +173,12 @@ def _plain_rows(rows: pyarrow.Table) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _json_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_json_value(item) for item in value]
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: null for NaN and infinity, lists for tuples."""
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
