@@ -25,6 +25,10 @@ class BackendError(FaseError, RuntimeError):
     """A forced backend cannot run here."""
 
 
+class SandboxError(FaseError, RuntimeError):
+    """A sample could not be run: no verdict on it, but something is wrong with the machine."""
+
+
 class TaskStatusError(FaseError, RuntimeError):
     """Under `strict`, a task that has no score (see `Status`)."""
 

@@ -12,6 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from fase_gpu import __version__
+from fase_gpu.cli.execute import execute
 from fase_gpu.cli.printing import printable
 from fase_gpu.cli.report import report
 from fase_gpu.cli.score import score
@@ -36,6 +37,7 @@ def _fase_gpu(
 
 
 app.command()(score)
+app.command()(execute)
 app.command()(report)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from fase_gpu.errors import InputError
 from fase_gpu.files.paths import open_binary
+from fase_gpu.files.scores import check_target, moved_into_place
 
 
 class Outcome(NamedTuple):
@@ -49,6 +50,14 @@ def read_outcomes(path: str | Path) -> Iterator[Outcome]:
             if not valid:
                 raise InputError(f"{path}:{number}: not a result of fase-gpu execute; expected {_EXPECTED}")
             yield outcome
+
+
+def write_outcomes(path: str | Path, outcomes: Iterable[Outcome], overwrite: bool = False) -> None:
+    """Write a result file, which appears under its name when it is complete. Raises InputError where it cannot be."""
+    check_target(path, overwrite)
+    with moved_into_place(Path(path).resolve(), overwrite) as stream:
+        for outcome in outcomes:
+            stream.write(json.dumps(outcome._asdict()).encode() + b"\n")
 
 
 _EXPECTED = f"an object with {', '.join(Outcome._fields)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,15 @@ def read_samples(path: str | Path, *, labels: bool = False) -> SampleSet:
 
     Raises InputError with the file and the line (the row, in Parquet) of the first record that cannot be read.
     """
+    return _grouped(path, read_records(path, _COLUMNS), labels)
+
+
+def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The records of a JSONL file, plain or gzip, or of a Parquet file, each with where it is: file and line, or row.
+
+    `columns`: those of a Parquet file to read, where there are such; None for all. Raises InputError, with the place,
+    for what cannot be read.
+    """
     with open_binary(path) as stream:
         magic = stream.peek(6)[:6]
         if magic.startswith((b"\x93NUMPY", b"PK\x03\x04")):
@@ -63,11 +72,12 @@ def read_samples(path: str | Path, *, labels: bool = False) -> SampleSet:
         if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
             raise InputError(f"{path}: expected UTF-8, got UTF-16")
         if magic.startswith(b"PAR1"):
-            return _grouped(path, _parquet_records(path), labels)
-        if magic.startswith(b"\x1f\x8b"):
+            yield from _parquet_records(path, columns)
+        elif magic.startswith(b"\x1f\x8b"):
             with gzip.open(stream) as unpacked:
-                return _grouped(path, _json_records(path, unpacked), labels)
-        return _grouped(path, _json_records(path, stream), labels)
+                yield from _json_records(path, unpacked)
+        else:
+            yield from _json_records(path, stream)
 
 
 @dataclass
@@ -196,14 +206,14 @@ def _json_records(path: str | Path, stream: Iterable[bytes]) -> Iterator[tuple[s
         raise InputError(f"{path}: gzip data is damaged after line {number}: {error}") from None
 
 
-def _parquet_records(path: str | Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _parquet_records(path: str | Path, wanted: Sequence[str] | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     row = 0
     try:
         with pq.ParquetFile(path) as file:
-            columns = [name for name in file.schema_arrow.names if name in _COLUMNS]
+            columns = [name for name in file.schema_arrow.names if wanted is None or name in wanted]
             if "task_id" not in columns:
                 raise InputError(f"{path}: no task_id column; columns: {', '.join(file.schema_arrow.names)}")
             for batch in file.iter_batches(batch_size=1024, columns=columns):

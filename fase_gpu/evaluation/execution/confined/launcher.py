@@ -1,0 +1,315 @@
+"""The process that builds a sandbox around one job, watches it and says how it ended.
+
+    launcher      unshares the namespaces, starts the keeper and waits
+      keeper      the init of the PID namespace: mounts the private root, starts the job, enforces the time limit
+        job       without privileges, under resource limits and a system call filter; runs the job's module
+
+Without namespaces the launcher is the keeper. The job is told on stdin (marshal), the end on stdout: a line
+`ended code seconds cpu forged`, then what the job reported, at most REPORT_BYTES.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import marshal
+import os
+import resource
+import sys
+import time
+
+from . import filter, kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
+    from typing import NoReturn
+else:
+    # signal itself makes enumerations of everything, which takes longer than all the rest of this process.
+    import _signal as signal
+
+REPORT_BYTES = 1 << 20
+_TEMPORARY = "/tmp"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_OPEN_FILES = 512
+
+
+def main() -> NoReturn:
+    """Read the job, run it, tell how it ended; exits with 1 and the reason on stderr where there is no sandbox."""
+    with open(0, "rb", closefd=False) as stream:
+        job = marshal.loads(stream.read())
+    try:
+        run(**job)
+    except OSError as error:
+        os.write(2, f"{error.strerror or error}\n".encode("utf-8", "replace"))
+        os._exit(1)
+    os._exit(0)
+
+
+def run(
+    isolation: str,
+    filtered: bool,
+    uid: int | None,
+    folder: str,
+    visible: list[str],
+    paths: list[str],
+    module: str,
+    payload: object,
+    seconds: float,
+    cpu_seconds: int,
+    memory: int,
+    file_bytes: int,
+    disk_bytes: int,
+    processes: int,
+) -> None:
+    """Run `module`.run(payload, report) in a sandbox.
+
+    isolation    "root" or "user": namespaces, built by root or in a user namespace; "limits": none
+    filtered     install the system call filter
+    uid          user and group of the job; None: who calls
+    folder       the mount point of the private root; with "limits" the job's working folder
+    visible      files and folders of the private root, read-only
+    paths        of sys.path, beside the standard library's
+    """
+    _first_when_memory_is_short()
+    work = importlib.import_module(f".{module}", __package__).run
+    namespaces = isolation != "limits"
+    if namespaces:
+        own_uid, own_gid = os.getuid(), os.getgid()
+        new = kernel.NEWNS | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS
+        kernel.unshare(new | (kernel.NEWUSER if isolation == "user" else 0))
+        if isolation == "user":
+            kernel.map_user(own_uid, own_gid)
+    kernel.die_with_parent()
+
+    def limited() -> None:
+        for kind, limit in (
+            (resource.RLIMIT_CPU, cpu_seconds),
+            (resource.RLIMIT_AS, memory),
+            (resource.RLIMIT_FSIZE, file_bytes),
+            (resource.RLIMIT_NPROC, processes),
+            (resource.RLIMIT_NOFILE, _OPEN_FILES),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            hard = resource.getrlimit(kind)[1]
+            limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(kind, (limit, limit))
+        kernel.bound_capabilities()
+        if uid is not None:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        kernel.drop_capabilities()
+        kernel.no_new_privileges()
+        if not namespaces:
+            kernel.die_with_parent()
+        if filtered:
+            filter.install(namespaces)
+
+    def job(report: Callable[[str], None]) -> None:
+        os.chdir(_TEMPORARY if namespaces else folder)
+        sys.path[:] = [*sys.path[1:], *paths]
+        work(payload, report)
+
+    if not namespaces:
+        kernel.adopt_orphans()
+        _watch(limited, job, seconds)
+        return
+    keeper = os.fork()
+    if keeper:
+        # Whatever ends the keeper ends its whole namespace.
+        _, status = os.waitpid(keeper, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 255)
+    kernel.die_with_parent()
+    _private_root(folder, visible, disk_bytes)
+    kernel.loopback_up()
+    _watch(limited, job, seconds)
+
+
+def _first_when_memory_is_short() -> None:
+    """Have the kernel end this sandbox before anything else: many processes may each take the memory limit."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as stream:
+            stream.write("1000")
+    except OSError:
+        return
+
+
+def _private_root(root: str, visible: list[str], disk_bytes: int) -> None:
+    """Make a root of which only the temporary folder can be written to and only `visible` is the system's."""
+    kernel.private_mounts()
+    kernel.mount_memory(root, 1 << 20, "755")
+    for name in ("proc", "dev/shm", "tmp"):
+        os.makedirs(f"{root}/{name}")
+    kernel.mount_memory(f"{root}/tmp", disk_bytes, "1777")
+    kernel.mount_memory(f"{root}/dev/shm", disk_bytes, "1777")
+    os.symlink("/proc/self/fd", f"{root}/dev/fd")
+    for path in (*visible, *_DEVICES):
+        target = root + path
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), target)
+            continue
+        if os.path.isdir(path):
+            os.makedirs(target, exist_ok=True)
+        else:
+            open(target, "w").close()
+        kernel.bind_read_only(path, target)
+    try:
+        kernel.mount_processes(f"{root}/proc")
+    except OSError as error:
+        # In a user namespace of a container that masks parts of /proc. Few samples read it.
+        if error.errno != 1:
+            raise
+    kernel.change_root(root)
+    kernel.read_only_root()
+
+
+def _watch(limited: Callable[[], None], job: Callable[[Callable[[str], None]], None], seconds: float) -> None:
+    """Fork the job, wait until it ends or its time is over, end what it left behind, and tell the result on stdout."""
+    # So that a job of the same user can neither read the token here nor the descriptors.
+    kernel.set_readable(False)
+    token = os.urandom(16)
+    told = os.memfd_create("report")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    ready, started_writing = os.pipe()
+    started = time.monotonic()
+    child = os.fork()
+    if not child:
+        _job(limited, job, told, token, started_writing)
+    os.close(started_writing)
+    ended, status, cpu = None, 0, 0.0
+    while ended is None:
+        if signal.sigtimedwait({signal.SIGCHLD}, max(started + seconds - time.monotonic(), 0)) is None:
+            ended = "timeout"
+            os.kill(child, signal.SIGKILL)
+        ended_now = _reap(child, wait=ended is not None)
+        if ended_now is not None:
+            status, cpu = ended_now
+            ended = ended or "exit"
+    took = time.monotonic() - started
+    _end_descendants()
+    problem = os.read(ready, 1000)
+    if problem:
+        raise OSError(0, problem.decode())
+    code = os.waitstatus_to_exitcode(status)
+    # One byte more than is taken, so that more than that is seen.
+    report = os.pread(told, len(token) + REPORT_BYTES + 1, 0)
+    honest = report.startswith(token) and len(report) <= len(token) + REPORT_BYTES
+    header = f"{ended} {code} {took:.6f} {cpu:.6f} {int(bool(report) and not honest)}\n".encode()
+    _write_all(1, header + (report[len(token) :] if honest else b""))
+
+
+def _job(
+    limited: Callable[[], None], job: Callable[[Callable[[str], None]], None], told: int, token: bytes, problems: int
+) -> NoReturn:
+    """In the job's process: lock it up, run, report once, and leave without any exit handler."""
+    leave, write, own_pid = os._exit, os.write, os.getpid
+    pid = own_pid()
+
+    def report(text: str) -> None:
+        # A child that the sample forked comes here too.
+        if own_pid() == pid:
+            write(told, token + text.encode("utf-8", "replace"))
+        leave(0)
+
+    try:
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.closerange(3, min(told, problems))
+        os.closerange(min(told, problems) + 1, max(told, problems))
+        os.closerange(max(told, problems) + 1, 1 << 16)
+        null = os.open("/dev/null", os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(null)
+        limited()
+        kernel.set_readable(True)
+    except Exception as error:
+        write(problems, str(getattr(error, "strerror", None) or error).encode()[:1000])
+        leave(1)
+    os.close(problems)
+    try:
+        _look_ordinary()
+        job(report)
+    finally:
+        leave(1)
+
+
+def _look_ordinary() -> None:
+    """Give the sample exit and quit, which the module site would, and take these modules out of its way."""
+    import _sitebuiltins
+
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == __package__]:
+        del sys.modules[name]
+
+
+def _reap(child: int, wait: bool) -> tuple[int, float] | None:
+    """Status and CPU seconds of the job where it has ended; collects every orphan that has."""
+    found = None
+    while True:
+        try:
+            pid, status, usage = os.wait4(child if wait else -1, 0 if wait else os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status, usage.ru_utime + usage.ru_stime
+            if wait:
+                return found
+
+
+def _end_descendants() -> None:
+    """Kill what the job left; where this process is an init, its own end does that."""
+    if os.getpid() == 1:
+        return
+    # Stopped before they are killed: each stopped one keeps its place under the limit of processes, so that ones that
+    # fork as fast as they can run out of places instead of taking those of the dead.
+    stopped: set[int] = set()
+    quiet_rounds = 0
+    while quiet_rounds < 3:
+        new = _descendants() - stopped
+        for pid in new:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= new
+        quiet_rounds = 0 if new else quiet_rounds + 1
+    while stopped:
+        for pid in stopped:
+            _signal(pid, signal.SIGKILL)
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            stopped = _descendants()
+
+
+def _descendants() -> set[int]:
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        pid = waiting.pop()
+        try:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children") as stream:
+                    children = [int(child) for child in stream.read().split()]
+                found.update(children)
+                waiting += children
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
