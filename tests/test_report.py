@@ -123,17 +123,16 @@ def test_scores_are_those_of_score_samples(tasks: ReportTasks, scored: Scored) -
 
 
 def test_sweeps_are_those_of_score_samples(tasks: ReportTasks, scored: Scored) -> None:
-    assert [sweep.variant for sweep in scored.sweeps] == [
+    assert [curve.name for curve in scored.curves] == [
         *("scaled_mst_mode", "scaled_mst_mean", "scaled_pdm_mean", "mst_mean", "pdm_mean", "fixed_eps")
     ]
-    for sweep in scored.sweeps:
-        fixed = sweep.variant == "fixed_eps"
-        scales: dict[str, Any] = {"eps": sweep.scales} if fixed else {"alpha": sweep.scales}
-        expected = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant=sweep.variant, **scales))
-        np.testing.assert_array_equal(sweep.entropy, expected.entropy.numpy())
-        assert (sweep.scales[0], sweep.scales[-1]) == ((0.01, 0.2) if fixed else (0.1, 3.0))
+    for curve in scored.curves:
+        scales: dict[str, Any] = {curve.swept: curve.values}
+        expected = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant=curve.name, **scales))
+        np.testing.assert_array_equal(curve.uncertainty.T, expected.entropy.numpy())
+        assert (curve.values[0], curve.values[-1]) == ((0.01, 0.2) if curve.name == "fixed_eps" else (0.1, 3.0))
     structural = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant="structural")).entropy
-    np.testing.assert_array_equal(scored.structural, structural.numpy())
+    np.testing.assert_array_equal(scored.levels[0].uncertainty[0], structural.numpy())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -362,7 +361,7 @@ def few(passed: list[list[bool] | None]) -> tuple[ReportTasks, Scored]:
 
 def test_without_labels_there_are_no_figures_and_a_word_on_it() -> None:
     tasks, scored = few([None] * 3)
-    assert scored.sweeps == []
+    assert scored.curves == scored.levels == []
     drawings, missing = draw(tasks, scored, png=False)
     assert (drawings, len(missing)) == ([], 1)
     assert "no labels" in missing[0]

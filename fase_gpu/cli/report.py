@@ -21,9 +21,7 @@ def report(
         list[Path] | None,
         typer.Option(help="Labels: what fase-gpu execute wrote, once for each sample file, in their order."),
     ] = None,
-    encoder: Annotated[
-        str, typer.Option("--encoder", "-e", help="all-MiniLM-L6-v2, ast, ast+NAME, owner/model, a folder.")
-    ] = "all-MiniLM-L6-v2",
+    encoder: Annotated[str, typer.Option("--encoder", "-e", help="As of fase-gpu score.")] = "ast",
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the figures as SVG and PNG files.")
     ] = None,

@@ -141,13 +141,13 @@ def calibrate(
     """
     from fase_gpu.evaluation import metrics
     from fase_gpu.evaluation.comparison import judged
-    from fase_gpu.evaluation.methods import ALPHAS, adaptive_method, multiscale_method
+    from fase_gpu.evaluation.methods import ALPHAS, multiscale_method, radius_method
 
     default = FaseConfig().scale_list[0]
     swept = tuple(sorted({*(alphas or ALPHAS), default}))
     choices = [i for i, alpha in enumerate(swept) if alphas is None or alpha in alphas]
     multiscale = [multiscale_method(one).uncertainty[0] for one in inputs]
-    entropy = [adaptive_method(one, variant, swept, semantics).uncertainty for one in inputs]
+    entropy = [radius_method(one, variant, swept, semantics).uncertainty for one in inputs]
     ids = [task for one in sets for task in one.task_ids]
     target = np.concatenate([one.pass_at_1 for one in sets])
     bounds = np.cumsum([0, *map(len, sets)])

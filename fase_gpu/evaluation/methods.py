@@ -23,8 +23,10 @@ Array = NDArray[np.float64]
 
 ALPHAS: Final = tuple(round(0.1 * i, 1) for i in range(1, 31))
 """The paper's sweep."""
-RADII: Final = (*(round(0.01 * i, 2) for i in range(1, 21)), 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-"""The paper's sweep of `fixed_eps`, which is that of neural encoders, and on to where syntax trees differ."""
+PAPER_RADII: Final = tuple(round(0.01 * i, 2) for i in range(1, 21))
+"""The paper's sweep of `fixed_eps`, for neural encoders."""
+RADII: Final = (*PAPER_RADII, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""And on to where syntax trees differ."""
 CLUSTER_SIZES: Final = tuple(range(2, 10))
 STRUCTURE: Final = "+structural"
 """Ends the name of a method joined with the structural classes; scaled_mst_mode with it is SPEC 7's `union`."""
@@ -115,10 +117,7 @@ def all_methods(
     found.append(Method("fixed_mcs", "min_cluster_size", values, np.stack([_array(r.entropy) for r in results])))
     both = torch.stack([_labels(result) for result in results], 1)
     found.append(Method("fixed_mcs" + STRUCTURE, "min_cluster_size", values, _union(inputs, both, results[0])))
-    for variant in ("textual", "structural"):
-        classes = inputs.structure if variant == "structural" else inputs.texts.per_task(inputs.texts.index.tolist())
-        result = score_source(inputs.source, FaseConfig(variant=variant, **common), "auto", classes)
-        found.append(_single(variant, result.entropy))
+    found += [class_method(inputs, variant) for variant in ("textual", "structural")]
     config = FaseConfig(variant="intersection", alpha=tuple(alphas), semantics=semantics, **common)
     result = score_source(inputs.source, config, "auto", inputs.structure)
     found.append(Method("intersection", "alpha", tuple(alphas), _array(result.entropy).T))
@@ -135,11 +134,20 @@ def multiscale_method(inputs: Inputs) -> Method:
     return _single("multiscale", score_source(inputs.source, config, "auto", None).multiscale)
 
 
-def adaptive_method(inputs: Inputs, variant: str, alphas: Sequence[float], semantics: str = "paper") -> Method:
-    """One of ADAPTIVE over a sweep of alpha, alone."""
-    config = FaseConfig(variant=variant, alpha=tuple(alphas), semantics=semantics, return_labels=False)
+def radius_method(inputs: Inputs, variant: str, values: Sequence[float], semantics: str = "paper") -> Method:
+    """One of RADIUS_VARIANTS alone: over alphas, or over radii for "fixed_eps"."""
+    swept = "eps" if variant == "fixed_eps" else "alpha"
+    settings: dict[str, Any] = {swept: tuple(values)}
+    config = FaseConfig(variant=variant, semantics=semantics, return_labels=False, **settings)
     result = score_source(inputs.source, config, "auto", None)
-    return Method(variant, "alpha", tuple(alphas), _array(result.entropy).T)
+    return Method(variant, swept, tuple(values), _array(result.entropy).T)
+
+
+def class_method(inputs: Inputs, variant: str) -> Method:
+    """Entropy of the "structural" or the "textual" classes."""
+    classes = inputs.structure if variant == "structural" else inputs.texts.per_task(inputs.texts.index.tolist())
+    config = FaseConfig(variant=variant, return_labels=False)
+    return _single(variant, score_source(inputs.source, config, "auto", classes).entropy)
 
 
 def _with_radius(inputs: Inputs, name: str, swept: str, config: FaseConfig) -> list[Method]:

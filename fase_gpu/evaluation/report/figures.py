@@ -241,11 +241,10 @@ def _rho_over_alpha(figure: Figure, tasks: _Labelled) -> str | _Missing:
         return mean_of([spearman(score[s], tasks.pass_at_1[s], resamples=0).value for s in sets])
 
     level = {"multiscale": rho(tasks.multiscale)}
-    if tasks.scored.structural is not None:
-        level["structural"] = rho(1 - tasks.scored.structural[tasks.which])
+    level |= {one.name: rho(-one.uncertainty[0, tasks.which]) for one in tasks.scored.levels}
     curves = {
-        sweep.variant: (sweep.scales, [rho(column) for column in (1 - sweep.entropy[tasks.which]).T])
-        for sweep in tasks.scored.sweeps
+        one.name: (one.values, [rho(-column) for column in one.uncertainty[:, tasks.which]])
+        for one in tasks.scored.curves
     }
     known = [*level.values(), *(value for _, values in curves.values() for value in values)]
     if all(math.isnan(value) for value in known):
@@ -304,7 +303,9 @@ def _risk(figure: Figure, tasks: _Labelled) -> str:
 def _reliability(figure: Figure, tasks: _Labelled) -> str | _Missing:
     if len(tasks.which) < _LEAST_CALIBRATED:
         return _Missing(f"fewer than {_LEAST_CALIBRATED} tasks, too few to fit a map and hold some out")
-    found = calibration(tasks.multiscale, tasks.pass_at_1)
+    # A task that several sets have must not be fitted to in one and expected in another.
+    ids = [tasks.tasks.task_ids[task] for task in tasks.which.tolist()]
+    found = calibration(tasks.multiscale, tasks.pass_at_1, ids)
     expected, observed, counts = zip(*found.bins, strict=True)
     ax, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.9, linestyle="--")
