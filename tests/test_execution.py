@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,16 @@ import pytest
 
 from fase_gpu.cli import main
 from fase_gpu.errors import InputError, SandboxError
-from fase_gpu.evaluation.execution import Execution, Isolation, Limits, Sandbox, Task, execute, read_tasks, run
+from fase_gpu.evaluation.execution import (
+    Ending,
+    Execution,
+    Isolation,
+    Limits,
+    Sandbox,
+    Task,
+    execute,
+    read_tasks,
+)
 from fase_gpu.evaluation.execution import sandbox as sandboxes
 from fase_gpu.evaluation.execution.tasks import task_of
 from fase_gpu.evaluation.labelled import read_labelled
@@ -237,12 +247,12 @@ def test_what_others_may_have_stopped_runs_again_alone(
 ) -> None:
     busy = "def f(x):\n    while True: pass\n"
     counted = tmp_path / "partial"
-    starved = run.Ending("timeout", -9, 1.0, 0.2, False, None)
+    starved = Ending("timeout", -9, 1.0, 0.2, False, None)
     first = {RIGHT: starved, WRONG: starved._replace(ended="exit"), busy: starved._replace(cpu=0.95)}
     calls: list[tuple[str, float]] = []
     real = Sandbox.run
 
-    def judged(self: Sandbox, module: str, payload: dict[str, str], limits: Limits) -> run.Ending:
+    def judged(self: Sandbox, module: str, payload: dict[str, str], limits: Limits) -> Ending:
         calls.append((payload["program"], limits.seconds))
         return first.pop(payload["program"], None) or real(self, module, payload, limits)
 
@@ -261,7 +271,7 @@ def test_what_others_may_have_stopped_runs_again_alone(
 def test_the_second_run_counts_processor_time(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, seconds: float, cpu: float, passed: bool
 ) -> None:
-    endings = [run.Ending("timeout", -9, 1.0, 0.2, False, None), run.Ending("exit", 0, seconds, cpu, False, "passed")]
+    endings = [Ending("timeout", -9, 1.0, 0.2, False, None), Ending("exit", 0, seconds, cpu, False, "passed")]
     monkeypatch.setattr(Sandbox, "run", lambda *_: endings.pop(0))
     (outcome,) = execute(samples_of(a=[RIGHT]), tasks_named("a"), Limits(1.0), sandbox=sandbox, workers=2).outcomes
     assert (outcome.passed, outcome.error) == (passed, None if passed else "timeout")
@@ -269,6 +279,34 @@ def test_the_second_run_counts_processor_time(
 
 def test_a_sleeping_sample_is_a_timeout_all_the_same(sandbox: Sandbox) -> None:
     assert one(sandbox, tasks_named("a")["a"], SLEEPY, RIGHT, seconds=0.5) == ["timeout", None]
+
+
+def test_the_umask_of_the_caller_does_not_matter() -> None:
+    before = os.umask(0o077)
+    try:
+        with Sandbox() as found:
+            assert one(found, tasks_named("a")["a"], "import colorsys\n" + RIGHT, WRONG) == [None, "assertion"]
+    finally:
+        os.umask(before)
+
+
+def test_a_launcher_that_is_killed_is_a_killed_sample(sandbox: Sandbox) -> None:
+    endless = "def f(x):\n    while True: pass\n"
+    with ThreadPoolExecutor(1) as pool:
+        payload = {"program": endless, "kind": "asserts", "test": TEST, "entry_point": "f", "defined": []}
+        future = pool.submit(sandbox.run, "judge", payload, Limits(30))
+        while not sandbox._running:
+            time.sleep(0.05)
+        sandbox.interrupt()
+        assert future.result() == Ending("exit", -9, 0.0, 0.0, False, None)
+
+
+@pytest.mark.parametrize("memory", ["0", "nan", "inf", "-1"])
+def test_memory_that_cannot_be_is_told(tmp_path: Path, command: Run, memory: str) -> None:
+    samples = write(tmp_path / "s.jsonl", {"task_id": "HumanEval/7", "solution": RIGHT})
+    line = ["execute", samples, "--tasks", samples, "-o", tmp_path / "r.jsonl", "--allow-execution"]
+    status, _, err = command(*line, "--memory", memory)
+    assert (status, err.count("\n"), "memory: expected GB" in err) == (2, 1, True)
 
 
 @pytest.mark.parametrize(
@@ -369,7 +407,7 @@ def test_an_interrupted_command_keeps_what_is_done_and_goes_on(tmp_path: Path) -
     samples = write(tmp_path / "s.jsonl", {"task_id": "HumanEval/7", "samples": [RIGHT, WRONG, SLEEPY]})
     tasks, output = write(tmp_path / "t.jsonl", HUMANEVAL), tmp_path / "r.jsonl"
     partial = tmp_path / "r.jsonl.partial"
-    line = [sys.executable, "-P", "-m", "fase_gpu", "execute", samples, "--tasks", tasks, "-o", output]
+    line = [sys.executable, "-P", "-m", "fase_gpu", "execute", str(samples), "--tasks", str(tasks), "-o", str(output)]
     line += ["--allow-execution", "--workers", "2"]
     first = subprocess.Popen([*line, "--seconds", "30"], stderr=subprocess.PIPE, text=True)
     for _ in range(600):

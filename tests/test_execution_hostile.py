@@ -317,14 +317,16 @@ def f(x):
     assert not any(Path(folder, mark).exists() for folder in (tmp_path, "/tmp", "/var/tmp"))
 
 
-def test_samples_end_with_a_run_that_is_killed(best: Sandbox, mark: str) -> None:
+def test_samples_end_with_a_run_that_is_killed(mark: str, tmp_path: Path) -> None:
     sample = f"import time\nopen('/proc/self/comm', 'w').write({mark!r})\ntime.sleep(60)\n"
     script = f"""
 from fase_gpu.evaluation.execution import Limits, Task, execute
 from fase_gpu.files import SampleSet
 execute(SampleSet(["t"], [[{sample!r}]], 0, 1), {{"t": Task("t", "asserts", "f()")}}, Limits(50))
 """
-    host = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    # A killed run leaves its empty folder.
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    host = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environment)
     deadline = time.monotonic() + 20
     while not named(mark) and time.monotonic() < deadline:
         time.sleep(0.05)

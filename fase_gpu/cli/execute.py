@@ -56,6 +56,8 @@ def execute(
     check_target(output, overwrite)
     if output.exists() and path.exists() and output.samefile(path):
         raise InputError(f"{output}: is the input, expected another file")
+    if not 0 < memory <= 1 << 20:
+        raise InputError(f"memory: expected GB above 0, got {memory:g}")
     limits = Limits(seconds, int(memory * (1 << 30)))
     samples = read_samples(path)
     tests = read_tasks(tasks)

@@ -250,7 +250,7 @@ class Sandbox:
         if self._stopped:
             raise SandboxError("the sandbox is closed")
         if process.returncode == -9 and not problem:
-            # Without namespaces, memory that runs out may take the launcher along.
+            # A machine that runs out of memory may take the launcher along.
             return Ending("exit", -9, 0.0, 0.0, False, None)
         if process.returncode != 0:
             lines = problem.decode("utf-8", "replace").strip().splitlines() or [f"status {process.returncode}"]

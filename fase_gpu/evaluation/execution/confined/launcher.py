@@ -73,6 +73,8 @@ def run(
     paths        of sys.path, beside the standard library's
     """
     _first_when_memory_is_short()
+    # The private root is for another user too, whatever the caller keeps to itself.
+    os.umask(0o022)
     work = importlib.import_module(f".{module}", __package__).run
     namespaces = isolation != "limits"
     if namespaces:
@@ -120,7 +122,9 @@ def run(
     if keeper:
         # Whatever ends the keeper ends its whole namespace.
         _, status = os.waitpid(keeper, 0)
-        os._exit(os.waitstatus_to_exitcode(status) & 255)
+        if os.WIFSIGNALED(status):
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(os.waitstatus_to_exitcode(status))
     kernel.die_with_parent()
     _private_root(folder, visible, disk_bytes)
     kernel.loopback_up()
