@@ -23,7 +23,8 @@ VARIANTS: Final = (*RADIUS_VARIANTS, "fixed_mcs", *CLASS_VARIANTS)
 SEMANTICS: Final = ("paper", "released")
 PEAKS: Final = ("max_peak", "min_peak")
 NEURAL_RANGE: Final = (1e-3, 0.5)
-SYNTAX_TREE_RANGE: Final = (1e-3, 1.0)
+# From about the distance that one changed word of a program makes (a hundredth of those of real samples are smaller).
+SYNTAX_TREE_RANGE: Final = (1e-2, 1.0)
 
 
 def _positive(name: str, value: object) -> float:
@@ -81,7 +82,7 @@ class FaseConfig:
     min_samples        DBSCAN's, a point counts itself
     grid               points of the density grid on which the mode is searched
     min_distance       what off-diagonal distances are raised to
-    multiscale_range   (lo, hi) of the multiscale entropy; None is (1e-3, 0.5), (1e-3, 1.0) for "ast" and "ast+NAME"
+    multiscale_range   (lo, hi) of the multiscale entropy; None is (1e-3, 0.5), (1e-2, 1.0) for "ast"
     eps                radius (or a sequence) of variant "fixed_eps"
     min_cluster_size   of variant "fixed_mcs" (HDBSCAN)
     peak               which density peak "released" takes where there are several

@@ -133,7 +133,7 @@ def test_means_joined_with_structure_have_no_distance_within_a_class(
         edges = reference.kruskal(distance)
         n = len(texts)
         expected = {
-            "multiscale": reference.multiscale(edges, n, (1e-3, 1.0)),
+            "multiscale": reference.multiscale(edges, n, (1e-2, 1.0)),
             "pdm_distance": distance.sum() / n**2,
             "mst_distance": sum(w for w, _, _ in edges) / (n - 1),
         }

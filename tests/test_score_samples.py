@@ -31,7 +31,7 @@ def test_ast_scores_counts_and_statuses() -> None:
     assert result.labels[0].tolist() == [0, 0, 0, 1]
     # Equal texts are at the minimum distance, parsable or not.
     assert result.labels[1].tolist() == [0, 1, 1, -1]
-    assert result.config.multiscale_range == (1e-3, 1.0)
+    assert result.config.multiscale_range == (1e-2, 1.0)
     info = result.info
     assert (info.samples, info.distinct_texts, info.unparsable_samples) == (8, 4, 2)
     assert info.truncated_samples is None

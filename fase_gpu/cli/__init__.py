@@ -12,6 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from fase_gpu import __version__
+from fase_gpu.cli.calibrate import calibrate
+from fase_gpu.cli.evaluate import evaluate
 from fase_gpu.cli.execute import execute
 from fase_gpu.cli.printing import printable
 from fase_gpu.cli.report import report
@@ -38,6 +40,8 @@ def _fase_gpu(
 
 app.command()(score)
 app.command()(execute)
+app.command()(evaluate)
+app.command()(calibrate)
 app.command()(report)
 
 

@@ -33,7 +33,7 @@ def report(
     eps: Annotated[str | None, typer.Option(help="Radius of variant fixed_eps.")] = None,
     multiscale_range: Annotated[
         str | None,
-        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-3,1."),
+        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-2,1."),
     ] = None,
     normalize_code: Annotated[bool, typer.Option(help="Encode without comments and docstrings.")] = True,
     batch_tokens: Annotated[int | None, typer.Option(help="Tokens in a batch of the encoder.")] = None,

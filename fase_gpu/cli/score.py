@@ -49,7 +49,7 @@ def score(
     min_cluster_size: Annotated[int, typer.Option(help="Of variant fixed_mcs.")] = FaseConfig.min_cluster_size,
     multiscale_range: Annotated[
         str | None,
-        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-3,1."),
+        typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-2,1."),
     ] = None,
     peak: Annotated[str, typer.Option(help=f"One of {', '.join(PEAKS)}, with --semantics released.")] = FaseConfig.peak,
     grid: Annotated[int, typer.Option(help="Points on which the mode is searched.")] = FaseConfig.grid,
