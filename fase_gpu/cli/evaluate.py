@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fase_gpu.cli.printing import numbers, stage, table
+from fase_gpu.cli.printing import numbers, printable, stage, table
 from fase_gpu.config import SEMANTICS
 from fase_gpu.errors import InputError
 
@@ -48,9 +48,13 @@ def evaluate(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Hold every method that needs no LLM against the labels: rank correlation with pass@1, ROC AUC and more."""
-    from fase_gpu.evaluation.labelled import read_sets
-    from fase_gpu.evaluation.tables import render, summary, writer
-    from fase_gpu.files.scores import check_target, moved_into_place
+    seconds: dict[str, float] = {}
+    with stage("load", "loading torch", seconds, quiet):
+        from fase_gpu.evaluation.comparison import compare, facts
+        from fase_gpu.evaluation.labelled import read_sets
+        from fase_gpu.evaluation.methods import ALPHAS, RADII, all_methods, read_inputs
+        from fase_gpu.evaluation.tables import render, summary, undefined, writer
+        from fase_gpu.files.scores import check_target, moved_into_place
 
     outputs = output or []
     if quiet and not outputs:
@@ -60,13 +64,8 @@ def evaluate(
         check_target(target, overwrite)
     sweep = None if alphas is None else numbers("alphas", alphas)
     sweep = sweep if sweep is None or isinstance(sweep, tuple) else (sweep,)
-    seconds: dict[str, float] = {}
     with stage("read", "reading", seconds, quiet):
         sets = read_sets(paths, results or [])
-    with stage("load", "loading torch", seconds, quiet):
-        from fase_gpu.evaluation.comparison import compare, facts
-        from fase_gpu.evaluation.methods import ALPHAS, RADII, all_methods, read_inputs
-
     given = {"alpha": alpha, "eps": eps}
     swept = tuple(sorted({*(sweep or ALPHAS), alpha}))
     radii = tuple(sorted({*RADII, eps}))
@@ -98,5 +97,7 @@ def evaluate(
         rows = summary(comparison)
         print(f"encoder  {comparison.encoder}\n")
         print(table("<" + ">" * (len(rows[0]) - 1), rows), end="\n\n")
+        for reason in undefined(comparison):
+            print(printable(f"undefined: {reason}"), end="\n\n")
     total = sum(seconds.values())
     print(table("<>", [[name, f"{took:.1f} s"] for name, took in [*seconds.items(), ("total", total)]]), flush=True)

@@ -49,7 +49,7 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
         parts.append(_markdown_table(*_means(comparison)))
         parts.append(f"Spearman's rho / ROC AUC by set, {_HEAD[_deciding(comparison)]}, with 95 % intervals.")
         parts.append(_markdown_table(*_by_set(comparison)))
-        parts += [f"Undefined: {reason}." for reason in _reasons(comparison)]
+        parts += [f"Undefined: {reason}." for reason in undefined(comparison)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -150,7 +150,11 @@ def _explanation(comparison: Comparison) -> str:
     text = '"As given" is what the command was told, "best of the set" is chosen in hindsight'
     if len(comparison.sets) > 1:
         text += ', "chosen on the other sets" is the value with the best mean rho there'
-    return text + ". The last columns are of " + _HEAD[_deciding(comparison)] + "."
+    text += (
+        ". The last columns are of " + _HEAD[_deciding(comparison)] + ": AP is the average precision for tasks that "
+    )
+    text += "are entirely correct, risk the area under the risk-coverage curve, kept the mean pass@1 of so many most "
+    return text + "certain tasks, calibration the error of a monotone map to pass@1 on tasks that it was not fitted to."
 
 
 def _sets(comparison: Comparison) -> tuple[Cells, list[Cells]]:
@@ -196,7 +200,7 @@ def _by_set(comparison: Comparison, intervals: bool = True) -> tuple[Cells, list
     return header, rows
 
 
-def _reasons(comparison: Comparison) -> list[str]:
+def undefined(comparison: Comparison) -> list[str]:
     """Why numbers are undefined, each once, with where."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in comparison.rows:
