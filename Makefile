@@ -25,9 +25,15 @@ export OMP_WAIT_POLICY := PASSIVE
 demo: $(READY)
 	@mkdir -p .demo
 	@echo '--- syntax trees, no model'
-	$(BIN)/fase-gpu score examples/samples.jsonl --encoder ast -o .demo/ast.parquet --overwrite
+	$(BIN)/fase-gpu score examples/samples.jsonl -o .demo/ast.parquet --overwrite
 	@echo '--- all-MiniLM-L6-v2'
 	$(BIN)/fase-gpu score examples/samples.jsonl --encoder all-MiniLM-L6-v2 -o .demo/minilm.parquet --overwrite
+	@echo '--- the tests of every sample, in a sandbox'
+	$(BIN)/fase-gpu execute examples/samples.jsonl --tasks examples/tasks.jsonl -o .demo/results.jsonl --allow-execution --overwrite
+	@echo '--- how well every method predicts them'
+	$(BIN)/fase-gpu evaluate examples/samples.jsonl --results .demo/results.jsonl -o .demo/evaluation.md --overwrite
+	@echo '--- a page to look at'
+	$(BIN)/fase-gpu report examples/samples.jsonl --results .demo/results.jsonl -o .demo/report.html --overwrite
 
 test: lint types check
 
