@@ -69,7 +69,7 @@ def write(path: Path, one: LabelledSet, labels: bool = True) -> Path:
 
 
 def test_the_map_is_isotonic_regression(sets: list[LabelledSet], inputs: list[Inputs]) -> None:
-    found, _ = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
     score = np.concatenate(
         [fg.score_samples(one.samples, "ast", workers=0).multiscale.double().numpy() for one in sets]
     )
@@ -83,7 +83,7 @@ def test_the_map_is_isotonic_regression(sets: list[LabelledSet], inputs: list[In
 
 
 def test_alpha_is_the_best_on_all_and_judged_on_others(sets: list[LabelledSet], inputs: list[Inputs]) -> None:
-    found, statistics = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
     entropy = {
         (one.name, alpha): fg.score_samples(one.samples, "ast", fg.FaseConfig(alpha=alpha), workers=0).entropy.numpy()
         for one in sets
@@ -109,25 +109,54 @@ def test_alpha_is_the_best_on_all_and_judged_on_others(sets: list[LabelledSet], 
         fold = {"one": mask[:40], "two": mask[40:]}
         assert (fold["one"][:30] == fold["two"]).all()
         alpha = max(ALPHAS, key=lambda a: rho(a, {name: ~part for name, part in fold.items()}))
+        train = {name: ~part for name, part in fold.items()}
+        seen = np.concatenate([entropy[one.name, alpha][train[one.name]] for one in sets])
+        rates = np.concatenate([one.pass_at_1[train[one.name]] for one in sets])
+        fitted = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(-seen, rates)
         for name, part in fold.items():
-            held[name][part] = entropy[name, alpha][part]
+            held[name][part] = fitted.predict(-entropy[name, alpha][part])
     for one in sets:
-        expected = metrics.spearman(-held[one.name], one.pass_at_1, 0).value
-        assert statistics["entropy"][one.name].rho.value == pytest.approx(expected, abs=1e-12)
-        assert found.held_out["entropy"][one.name]["rho"][0] == pytest.approx(expected, abs=1e-12)
-    assert set(statistics) == {"multiscale", "entropy", "entropy at alpha 1.6"}
+        judged = found.held_out["expected pass@1 from entropy"][one.name]
+        assert judged["rho"][0] == pytest.approx(metrics.spearman(held[one.name], one.pass_at_1, 0).value, abs=1e-6)
+        error = metrics.reliability(held[one.name], one.pass_at_1).error
+        assert judged["calibration_error"] == pytest.approx(error, abs=1e-6)
+        plain = found.held_out["entropy at alpha 1.6"][one.name]["rho"][0]
+        assert plain == pytest.approx(metrics.spearman(-entropy[one.name, 1.6], one.pass_at_1, 0).value, abs=1e-12)
+
+
+def test_the_error_is_that_of_the_map_of_all_sets() -> None:
+    """Where one set is easy and one hard, one map for both is wrong for both, and says so."""
+    hard, easy = labelled("hard", 40, 0), labelled("easy", 40, 1)
+    rng = np.random.default_rng(5)
+    hard = LabelledSet("hard", hard.task_ids, hard.prompts, hard.samples, (rng.random((40, 8)) < 0.1).tolist())
+    easy = LabelledSet("easy", easy.task_ids, easy.prompts, easy.samples, (rng.random((40, 8)) < 0.9).tolist())
+    both = [read_inputs(one.samples, "ast", workers=0) for one in (hard, easy)]
+    found = calibrate([hard, easy], both, "ast", alphas=ALPHAS, resamples=0)
+    for name in ("hard", "easy"):
+        assert found.held_out["expected pass@1 from multiscale"][name]["calibration_error"] > 0.25
+
+
+def test_a_fold_without_the_only_task_that_differs_takes_the_default_alpha() -> None:
+    one = labelled("one", 12, 0)
+    single = LabelledSet("one", one.task_ids, one.prompts, one.samples, [[True] * 8, *[[False] * 8] * 11])
+    found = calibrate([single], [read_inputs(one.samples, "ast", workers=0)], "ast", alphas=ALPHAS, resamples=0)
+    assert found.alpha in ALPHAS
+    assert found.sets == {"one": 12}
 
 
 def test_by_is_the_better_one_or_what_is_asked(sets: list[LabelledSet], inputs: list[Inputs]) -> None:
-    found, statistics = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
-    mean = {name: np.mean([s.rho.value for s in statistics[name].values()]) for name in ("multiscale", "entropy")}
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
+    mean = {
+        name: np.mean([s["rho"][0] for s in found.held_out[f"expected pass@1 from {name}"].values()])
+        for name in ("multiscale", "entropy")
+    }
     assert found.by == max(mean, key=lambda name: mean[name])
     for by in ("multiscale", "entropy"):
-        assert calibrate(sets, inputs, "ast", alphas=ALPHAS, by=by, resamples=0)[0].by == by
+        assert calibrate(sets, inputs, "ast", alphas=ALPHAS, by=by, resamples=0).by == by
 
 
 def test_a_file_reads_back(tmp_path: Path, sets: list[LabelledSet], inputs: list[Inputs]) -> None:
-    found, _ = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=20)
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=20)
     path = tmp_path / "calibration.json"
     write_calibration(path, found)
     again = read_calibration(path)
@@ -151,20 +180,27 @@ def damaged(tmp_path: Path, found: Calibration, change: dict[str, Any]) -> Path:
     [
         ({"format": "another"}, "not a calibration; expected what fase-gpu calibrate writes"),
         ({"alpha": "gone"}, "damaged calibration: 'alpha'"),
+        ({"alpha": [1, 2]}, "damaged calibration: alpha cannot be"),
+        ({"variant": "structural"}, "damaged calibration: alpha cannot be"),
+        ({"normalize_code": "no"}, "damaged calibration: normalize_code cannot be"),
+        ({"sets": 5}, "damaged calibration: sets cannot be"),
+        ({"by": "textual"}, "damaged calibration: by cannot be"),
+        ({"maps": []}, "damaged calibration: "),
+        ({"version": "0.0.1"}, "is of fase-gpu 0.0.1, whose scores may differ"),
         ({"alpha": -1}, "damaged calibration: alpha: expected a finite number above 0"),
         ({"variant": "nothing"}, "damaged calibration: variant: unknown 'nothing'"),
-        ({"by": "entropy", "maps": {}}, "damaged calibration: expected maps"),
-        ({"maps": {"multiscale": {"uncertainty": [1, 0], "pass_at_1": [1, 0]}}}, "damaged calibration: expected maps"),
-        ({"maps": {"multiscale": {"uncertainty": [0, 1], "pass_at_1": [0, 1]}}}, "damaged calibration: expected maps"),
-        ({"maps": {"multiscale": {"uncertainty": [0, 1], "pass_at_1": [7, 1]}}}, "damaged calibration: expected maps"),
-        ({"maps": {"multiscale": {"uncertainty": [], "pass_at_1": []}}}, "damaged calibration: expected maps"),
+        ({"by": "entropy", "maps": {}}, "damaged calibration: "),
+        ({"maps": {"multiscale": {"uncertainty": [1, 0], "pass_at_1": [1, 0]}}}, "damaged calibration: "),
+        ({"maps": {"multiscale": {"uncertainty": [0, 1], "pass_at_1": [0, 1]}}}, "damaged calibration: "),
+        ({"maps": {"multiscale": {"uncertainty": [0, 1], "pass_at_1": [7, 1]}}}, "damaged calibration: "),
+        ({"maps": {"multiscale": {"uncertainty": [], "pass_at_1": []}}}, "damaged calibration: "),
         ({"maps": {"multiscale": {"uncertainty": ["a"], "pass_at_1": [1]}}}, "damaged calibration: "),
     ],
 )
 def test_damaged_files_are_refused(
     tmp_path: Path, sets: list[LabelledSet], inputs: list[Inputs], change: dict[str, Any], message: str
 ) -> None:
-    found, _ = calibrate(sets, inputs, "ast", alphas=ALPHAS, by="multiscale", resamples=0)
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, by="multiscale", resamples=0)
     with pytest.raises(InputError, match=message):
         read_calibration(damaged(tmp_path, found, change))
 
@@ -212,11 +248,24 @@ def test_the_commands_work_together(tmp_path: Path, run: Run, sets: list[Labelle
     assert json.loads(lines[-1])["expected_pass_at_1"] is None
 
 
-@pytest.mark.parametrize("option", [("--alpha", "1.6"), ("-e", "ast"), ("--no-normalize-code",), ("--grid", "10")])
+def test_settings_that_are_the_same_may_be_named(
+    tmp_path: Path, run: Run, sets: list[LabelledSet], inputs: list[Inputs]
+) -> None:
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
+    write_calibration(tmp_path / "c.json", found)
+    path = write(tmp_path / "one.jsonl", sets[0])
+    options = ("-e", "ast", "--alpha", str(found.alpha), "--normalize-code")
+    assert run("score", path, "--calibration", tmp_path / "c.json", *options)[0] == 0
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--alpha", "1.7"), ("-e", "ast+ast"), ("--no-normalize-code",), ("--grid", "10"), ("--variant", "pdm_mean")],
+)
 def test_settings_of_a_calibration_are_its_own(
     tmp_path: Path, run: Run, sets: list[LabelledSet], inputs: list[Inputs], option: tuple[str, ...]
 ) -> None:
-    found, _ = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
+    found = calibrate(sets, inputs, "ast", alphas=ALPHAS, resamples=0)
     write_calibration(tmp_path / "c.json", found)
     path = write(tmp_path / "one.jsonl", sets[0])
     status, out, err = run("score", path, "--calibration", tmp_path / "c.json", *option)
@@ -230,6 +279,7 @@ def test_settings_of_a_calibration_are_its_own(
         (["--variant", "fixed_eps"], "variant: 'fixed_eps' has no alpha to choose"),
         (["--by", "entropi"], "did you mean 'entropy'?"),
         (["-o", "missing/c.json"], "does not exist"),
+        (["-o", "c.txt"], "ends in .json"),
     ],
 )
 def test_what_calibrate_refuses(

@@ -215,8 +215,8 @@ def test_strict_writes_nothing_when_a_task_has_no_score(tmp_path: Path, samples:
         (["--embeddings"], "encoder: no effect on embeddings"),
         (["-o", "scores.txt"], "scores.txt: expected a name that ends in .parquet, .jsonl, .jsonl.gz, .csv"),
         (["-o", "no/scores.csv"], "no/scores.csv: the folder no does not exist"),
-        (["-o", "samples.jsonl"], "samples.jsonl: exists already (--overwrite replaces it)"),
-        (["-o", "samples.jsonl", "--overwrite"], "samples.jsonl: is the input, expected another file"),
+        (["-o", "samples.jsonl"], "samples.jsonl: is an input, expected another file"),
+        (["-o", "samples.jsonl", "--overwrite"], "samples.jsonl: is an input, expected another file"),
     ],
 )
 def test_a_wrong_argument_is_one_line(

@@ -18,12 +18,12 @@ import fase_gpu as fg
 from fase_gpu import reference
 from fase_gpu.cli import main
 from fase_gpu.errors import InputError
-from fase_gpu.evaluation import comparison as comparing
 from fase_gpu.evaluation import methods as scoring
 from fase_gpu.evaluation import tables
 from fase_gpu.evaluation.comparison import Comparison, SetFacts, compare, facts
 from fase_gpu.evaluation.labelled import LabelledSet, read_labelled, read_sets
 from fase_gpu.evaluation.methods import Inputs, Method, all_methods, read_inputs
+from fase_gpu.evaluation.outcomes import Outcome, fingerprint, write_outcomes
 from fase_gpu.structural import structural_classes
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "samples.jsonl"
@@ -61,6 +61,7 @@ def entropy(labels: list[int]) -> float:
 def test_methods_are_all_there(found: dict[str, Method]) -> None:
     alone = {*scoring.ADAPTIVE, "released_max_peak", "released_min_peak", "fixed_eps", "fixed_mcs", *scoring.MEANS}
     assert set(found) == {*alone, *(name + "+structural" for name in alone), "textual", "structural", "intersection"}
+    assert tuple(found) == scoring.METHODS
     assert {variant for variant in fg.config.VARIANTS if variant != "union"} <= set(found)
 
 
@@ -191,6 +192,15 @@ def test_the_value_of_a_set_is_chosen_on_the_others() -> None:
     assert [row.method for row in found.ranked()] == ["multiscale", "adaptive"]
 
 
+def test_an_undefined_value_is_never_the_best() -> None:
+    flat, reverse = [0.5] * 6, GOOD[::-1]
+    found = compared({"a": [flat, POOR], "b": [flat, reverse]})
+    # Predicting nothing is worth 0, which is better than predicting the wrong way round...
+    assert found.rows[0].settings["held out"]["a"].value == 0.5
+    # ...and of equally good values the nearest to the given one is taken.
+    assert compared({"a": [GOOD, GOOD]}).rows[0].settings["best"]["a"].value == 1.6
+
+
 def test_one_set_holds_nothing_out() -> None:
     found = compared({"a": [GOOD, POOR]})
     row = found.rows[0]
@@ -219,10 +229,26 @@ def test_a_set_where_nothing_differs_is_undefined_and_no_part_of_the_mean() -> N
     assert "| undefined / undefined |" in text
 
 
+def test_only_some_methods(inputs: Inputs, found: dict[str, Method]) -> None:
+    names = ["multiscale", "fixed_eps+structural", "textual"]
+    some = all_methods(inputs, ALPHAS, RADII, only=names)
+    assert [method.name for method in some] == ["fixed_eps+structural", "multiscale", "textual"]
+    for method in some:
+        np.testing.assert_array_equal(method.uncertainty, found[method.name].uncertainty)
+    with pytest.raises(InputError, match="methods: unknown 'multi'; did you mean 'multiscale'"):
+        all_methods(inputs, only=["multi"])
+
+
+def test_released_semantics_are_those_of_score_samples(samples: list[list[str]], inputs: Inputs) -> None:
+    found = all_methods(inputs, ALPHAS, RADII, "released", ["mst_mean", "fixed_eps", "multiscale"])
+    for method, settings in zip(found, ({"alpha": ALPHAS}, {"eps": RADII}), strict=False):
+        config = fg.FaseConfig(variant=method.name, semantics="released", **settings)  # type: ignore[arg-type]
+        result = fg.score_samples(samples, "ast", config, normalize_code=True, workers=0)
+        np.testing.assert_array_equal(method.uncertainty, result.entropy.double().numpy().T)
+
+
 def test_what_compare_refuses() -> None:
-    sets = [labelled("a", RATES), labelled("a", RATES)]
-    with pytest.raises(InputError, match="a: two sets have this name"):
-        compare("ast", sets, two_methods({"a": [GOOD, POOR]}))
+    sets = [labelled("a", RATES)]
     with pytest.raises(InputError, match=r"alpha: 0\.7 is not among the values that are swept"):
         compare("ast", sets[:1], two_methods({"a": [GOOD, POOR]}), {"alpha": 0.7})
 
@@ -238,7 +264,7 @@ def small() -> Comparison:
 def test_markdown_has_a_row_for_every_method_and_set(small: Comparison) -> None:
     text = tables.markdown([small])
     assert text.count("| multiscale |") == text.count("| adaptive |") == 2
-    assert "| set_a&b | 6 | 60 | 0 | - | 3 | 0.567 |" in text
+    assert "| set_a&amp;b | 6 | 60 | 0 | - | 3 | 0.567 |" in text
     widths = {line.count("|") for line in text.split("\n\n")[3].splitlines()}
     assert len(widths) == 1
 
@@ -267,6 +293,11 @@ def test_latex_escapes(small: Comparison) -> None:
     text = tables.latex([small])
     assert r"set\_a\&b" in text
     assert r"Spearman's $\rho$ / AUC" in text
+    strange = compared({"a|b<img onerror=x>\n\x1b[31m\\input{x}": [GOOD, POOR]})
+    assert r"a|b<img onerror=x>\textbackslash n\textbackslash x1b[31m\textbackslash input\{x\}" in tables.latex(
+        [strange]
+    )
+    assert r"| a\|b&lt;img onerror=x&gt;\n\x1b[31m\input{x} |" in tables.markdown([strange])
     assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2
     for line in text.splitlines():
         if line.endswith(r" \\") and "multiscale" in line:
@@ -291,7 +322,7 @@ def test_labels_of_every_form(tmp_path: Path) -> None:
         tmp_path / "mixed.jsonl",
         [
             {"task_id": "a", "samples": ["x = 1", "x = 2"], "passed": [True, False], "prompt": "p"},
-            {"task_id": "b", "solution": "y = 1", "passed": True},
+            {"task_id": "b", "solution": "y = 1", "passed": 1},
             {"task_id": "a", "completion": "z", "prompt": "q = ", "passed": False},
         ],
     )
@@ -307,7 +338,8 @@ def test_labels_of_every_form(tmp_path: Path) -> None:
     ("records", "message"),
     [
         ([{"task_id": "a", "samples": ["x"], "passed": True}], "expected a list of booleans, got a boolean"),
-        ([{"task_id": "a", "samples": ["x"], "passed": [1]}], "expected a list of booleans, got a list"),
+        ([{"task_id": "a", "samples": ["x"], "passed": [2]}], "expected a list of booleans, got a list"),
+        ([{"task_id": "a", "samples": ["x"], "passed": [1.0]}], "expected a list of booleans, got a list"),
         ([{"task_id": "a", "samples": ["x"], "passed": []}], "expected one for each of 1 samples, got 0"),
         ([{"task_id": "a", "solution": "x", "passed": "yes"}], "expected a boolean, got a string"),
         ([{"task_id": "a", "solution": "x"}], r"has no labels \(passed\)"),
@@ -326,6 +358,22 @@ def test_results_go_with_files(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [{"task_id": "a", "solution": "x", "passed": True}])
     with pytest.raises(InputError, match="expected none or one for each of 1 sample files, got 2"):
         read_sets([path], [path, path])
+    with pytest.raises(InputError, match="x: two sets have this name"):
+        read_sets([path, path])
+
+
+def test_results_take_the_place_of_labels(tmp_path: Path) -> None:
+    record = {"task_id": "a", "samples": ["x", "y"], "passed": "not a label", "prompt": "p"}
+    path = write(tmp_path / "x.jsonl", [record])
+    outcomes = [Outcome("a", i, fingerprint(text), text == "y", None, None, 0.1) for i, text in enumerate("xy")]
+    results = tmp_path / "results.jsonl"
+    write_outcomes(results, outcomes)
+    found = read_labelled(path, results)
+    assert (found.passed, found.prompts) == ([[False, True]], ["p"])
+    with pytest.raises(InputError, match="sample 0 is not the program that was run"):
+        read_labelled(write(tmp_path / "y.jsonl", [{"task_id": "a", "samples": ["z"]}]), results)
+    with pytest.raises(InputError, match=r"no result for sample 0 of task 'b'.*\(it has 'a'\)"):
+        read_labelled(write(tmp_path / "z.jsonl", [{"task_id": "b", "samples": ["x"]}]), results)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], samples: list[list[str]]) -> None:
@@ -345,8 +393,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], samples
         main(arguments)
     assert exit_.value.code == 0
     printed = capsys.readouterr().out
-    assert "encoder  ast" in printed
+    assert "encoder    ast" in printed
     assert "multiscale+structural" in printed
+    assert "fewer than 20 tasks in one, two" in printed
     assert all(output.stat().st_size for output in outputs)
     record = json.loads(outputs[3].read_text())["comparisons"][0]
     assert [one["left_out"] for one in record["sets"]] == [2, 2]
@@ -365,6 +414,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], samples
         (["--alphas", "a"], "alphas: expected a number"),
         (["--alphas", "0.5,-1"], "alpha[0]: expected a finite number above 0"),
         (["-e", "asd"], "asd"),
+        (["--methods", "multiscal"], "did you mean 'multiscale'"),
+        (["-o", "x.jsonl"], "ends in .md"),
     ],
 )
 def test_the_command_refuses(
@@ -399,4 +450,3 @@ def test_what_the_findings_say_of_real_sets(shared_data: Path) -> None:
     assert rho > 0.5
     assert auc > 0.85
     assert rows["scaled_mst_mode"][0] < rho
-    assert comparing.CHOICES[0] == "given"

@@ -130,7 +130,7 @@ def test_sweeps_are_those_of_score_samples(tasks: ReportTasks, scored: Scored) -
         scales: dict[str, Any] = {curve.swept: curve.values}
         expected = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant=curve.name, **scales))
         np.testing.assert_array_equal(curve.uncertainty.T, expected.entropy.numpy())
-        assert (curve.values[0], curve.values[-1]) == ((0.01, 0.2) if curve.name == "fixed_eps" else (0.1, 3.0))
+        assert (curve.values[0], curve.values[-1]) == ((0.01, 1.0) if curve.name == "fixed_eps" else (0.1, 3.0))
     structural = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant="structural")).entropy
     np.testing.assert_array_equal(scored.levels[0].uncertainty[0], structural.numpy())
 

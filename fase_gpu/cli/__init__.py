@@ -15,10 +15,10 @@ from fase_gpu import __version__
 from fase_gpu.cli.calibrate import calibrate
 from fase_gpu.cli.evaluate import evaluate
 from fase_gpu.cli.execute import execute
-from fase_gpu.cli.printing import printable
 from fase_gpu.cli.report import report
 from fase_gpu.cli.score import score
 from fase_gpu.errors import FaseError
+from fase_gpu.files.paths import printable
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 

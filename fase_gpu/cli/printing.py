@@ -8,12 +8,16 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 
 from fase_gpu.errors import InputError
+from fase_gpu.files.paths import printable
+
+FEW_TASKS: Final = 20
+"""Fewer than that say little of a rank correlation: its 95 % interval is wider than 0.8."""
 
 
 def numbers(name: str, text: str) -> Any:
@@ -23,6 +27,12 @@ def numbers(name: str, text: str) -> Any:
     except ValueError:
         raise InputError(f"{name}: expected a number, or several with commas between, got {text!r}") from None
     return values if "," in text else values[0]
+
+
+def several(name: str, text: str) -> tuple[float, ...]:
+    """Numbers of a text with commas between, or one."""
+    values = numbers(name, text)
+    return values if isinstance(values, tuple) else (values,)
 
 
 @contextmanager
@@ -55,8 +65,3 @@ def table(alignment: str, rows: list[list[str]]) -> str:
 
 def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1) + "…"
-
-
-def printable(text: str) -> str:
-    """The text on one line, with nothing in it that a terminal acts on."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

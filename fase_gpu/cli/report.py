@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fase_gpu.cli.options import BatchTokens, Debug, Device, NormalizeCode, Overwrite, Quiet, Results, Workers
 from fase_gpu.cli.printing import numbers, stage, table
 from fase_gpu.config import RADIUS_VARIANTS, FaseConfig
-from fase_gpu.errors import InputError
 
 
 def report(
@@ -17,10 +17,7 @@ def report(
         list[Path], typer.Argument(metavar="SAMPLES...", help="Samples, with labels (passed) or without.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page: a name that ends in .html.")],
-    results: Annotated[
-        list[Path] | None,
-        typer.Option(help="Labels: what fase-gpu execute wrote, once for each sample file, in their order."),
-    ] = None,
+    results: Results = None,
     encoder: Annotated[str, typer.Option("--encoder", "-e", help="As of fase-gpu score.")] = "ast",
     figures: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for the figures as SVG and PNG files.")
@@ -35,13 +32,13 @@ def report(
         str | None,
         typer.Option(metavar="LO,HI", help="Radii of the multiscale entropy; by default 1e-3,0.5; ast 1e-2,1."),
     ] = None,
-    normalize_code: Annotated[bool, typer.Option(help="Encode without comments and docstrings.")] = True,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in a batch of the encoder.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that parse code.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that exist.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    normalize_code: NormalizeCode = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = None,
+    workers: Workers = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Show scores, figures and every task's samples, distances and tree in one HTML file that needs no network."""
     config = FaseConfig(
@@ -54,10 +51,7 @@ def report(
     with stage("load", "loading torch", seconds, quiet):
         from fase_gpu.evaluation.report import check_report, read_tasks, score_tasks, write_report
 
-    check_report(output, figures, overwrite)
-    for path in [*paths, *(results or [])]:
-        if output.exists() and path.exists() and output.samefile(path):
-            raise InputError(f"{output}: is an input, expected another file")
+    check_report(output, figures, overwrite, [*paths, *(results or [])])
     with stage("read", "reading samples", seconds, quiet):
         tasks = read_tasks(paths, results or ())
     with stage("score", f"scoring {len(tasks):,} tasks", seconds, quiet):
@@ -65,7 +59,7 @@ def report(
             tasks,
             encoder,
             config,
-            normalize_code=normalize_code,
+            normalize_code=normalize_code is not False,
             batch_tokens=batch_tokens,
             device=device,
             workers=workers,

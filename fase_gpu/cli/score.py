@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from fase_gpu.backends import BACKENDS
+from fase_gpu.cli.options import BatchTokens, Debug, Device, NormalizeCode, Overwrite, Quiet, Workers
 from fase_gpu.cli.printing import numbers, stage, table
 from fase_gpu.config import CLASS_VARIANTS, PEAKS, SEMANTICS, VARIANTS, FaseConfig
 from fase_gpu.errors import InputError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from fase_gpu.evaluation.calibration import Calibration
     from fase_gpu.results import FaseResult
 
 
@@ -53,21 +55,16 @@ def score(
     ] = None,
     peak: Annotated[str, typer.Option(help=f"One of {', '.join(PEAKS)}, with --semantics released.")] = FaseConfig.peak,
     grid: Annotated[int, typer.Option(help="Points on which the mode is searched.")] = FaseConfig.grid,
-    normalize_code: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize-code/--no-normalize-code", help="Encode without comments and docstrings.", show_default="auto"
-        ),
-    ] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in a batch of the encoder.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
+    normalize_code: NormalizeCode = None,
+    batch_tokens: BatchTokens = None,
+    device: Device = None,
     backend: Annotated[str, typer.Option(help=f"One of {', '.join(BACKENDS)}.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that parse code.")] = None,
+    workers: Workers = None,
     strict: Annotated[bool, typer.Option("--strict", help="Fail when a task has no score.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")] = False,
+    overwrite: Overwrite = False,
     top: Annotated[int, typer.Option(min=0, help="Tasks to list as least and as most certain.")] = 5,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
 ) -> None:
     """Score every task of a file and show the least and most certain ones."""
     from fase_gpu.files import check_output, read_embeddings, read_samples, write_scores
@@ -79,7 +76,7 @@ def score(
         if embeddings:
             raise InputError("calibration: is of an encoder's distances, which --embeddings does not name")
         calibrated = read_calibration(calibration)
-        _only_calibrated(context)
+        _only_calibrated(context, calibrated)
         encoder, normalize_code = calibrated.encoder, calibrated.normalize_code
     config = FaseConfig(
         alpha=numbers("alpha", alpha),
@@ -108,9 +105,7 @@ def score(
     if quiet and output is None:
         raise InputError("quiet: without --output the scores would go nowhere")
     if output is not None:
-        check_output(output, overwrite)
-        if output.exists() and path.exists() and output.samefile(path):
-            raise InputError(f"{output}: is the input, expected another file")
+        check_output(output, overwrite, [path] if calibration is None else [path, calibration])
 
     seconds: dict[str, float] = {}
     facts: dict[str, Any] = {"input": str(path)}
@@ -147,12 +142,13 @@ def score(
         # Flushed here, where a full disk is still told as such.
         files = {"input": path.name} | ({} if output is None else {"output": str(output)})
         if calibrated is not None:
-            files["calibration"] = f"{calibration}, by {calibrated.by}"
+            files["calibration"] = str(calibration)
+        by = "multiscale" if calibrated is None else calibrated.by
         blocks = [
-            _settings(files, result),
+            _settings(files, result, by),
             _counts(result, facts.get("replaced_bytes", 0), expected),
             _times(result, seconds),
-            _extremes(result, task_ids, top, expected) if top else "",
+            _extremes(result, task_ids, top, expected, by) if top else "",
         ]
         print("\n\n".join(block for block in blocks if block), flush=True)
 
@@ -163,12 +159,13 @@ _OF_CALIBRATION: Final = (
 )
 
 
-def _only_calibrated(context: typer.Context) -> None:
-    """A calibration holds for its own settings alone."""
+def _only_calibrated(context: typer.Context, calibrated: Calibration) -> None:
+    """A calibration holds for its own settings alone; to name those again is no harm."""
     for name in _OF_CALIBRATION:
         source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"{name}: comes from --calibration; leave it out, or calibrate with it")
+        same = str(getattr(calibrated, name, None)) == str(context.params[name])
+        if source is not None and source.name == "COMMANDLINE" and not same:
+            raise InputError(f"{name}: comes from --calibration; leave it out, or run fase-gpu calibrate with it")
 
 
 def _more_columns(expected: NDArray[Any] | None) -> dict[str, Any]:
@@ -183,7 +180,7 @@ def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:
     return torch.from_numpy(x).to(torch_device(device))
 
 
-def _settings(files: Mapping[str, str], result: FaseResult) -> str:
+def _settings(files: Mapping[str, str], result: FaseResult, by: str) -> str:
     config, info = result.config, result.info
     variant = config.variant
     if variant == "fixed_mcs":
@@ -193,7 +190,7 @@ def _settings(files: Mapping[str, str], result: FaseResult) -> str:
         variant += f", {name} {', '.join(f'{value:g}' for value in config.scale_list)}"
     semantics = config.semantics if config.semantics != "paper" else None
     rows = [*files.items(), ("encoder", info.encoder), ("variant", variant), ("semantics", semantics)]
-    rows += [("backend", info.backend), ("ranked by", "multiscale")]
+    rows += [("backend", info.backend), ("ranked by", by)]
     return table("<<", [[name, value] for name, value in rows if value is not None])
 
 
@@ -236,8 +233,8 @@ def _times(result: FaseResult, seconds: Mapping[str, float]) -> str:
     return table("<>>", rows)
 
 
-def _extremes(result: FaseResult, task_ids: Sequence[str], top: int, expected: NDArray[Any] | None) -> str:
-    """The least and the most certain tasks, by multiscale, then by entropy (where it is one number), then in order."""
+def _extremes(result: FaseResult, task_ids: Sequence[str], top: int, expected: NDArray[Any] | None, by: str) -> str:
+    """The least and the most certain tasks, by `by` first of multiscale and entropy (where it is one number)."""
     from fase_gpu.results import Status
 
     columns = {"n": result.n_samples.tolist(), "multiscale": result.multiscale.tolist()}
@@ -248,7 +245,8 @@ def _extremes(result: FaseResult, task_ids: Sequence[str], top: int, expected: N
         columns["expected pass@1"] = expected.tolist()
 
     def uncertainty(task: int) -> list[float]:
-        values = [columns[name][task] for name in ("multiscale", "entropy") if name in columns]
+        order = sorted(("multiscale", "entropy"), key=lambda name: name != by)
+        values = [columns[name][task] for name in order if name in columns]
         return [-math.inf if math.isnan(value) else value for value in values]
 
     scored = [task for task, status in enumerate(result.status.tolist()) if status == Status.OK]

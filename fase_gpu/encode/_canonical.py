@@ -1,17 +1,22 @@
-"""One form for programs that say the same thing in different words, so that distances tell of what they do.
+"""One form for programs that differ in how they say something more than in what they do.
 
 Standard library only and no import of fase_gpu: the worker process of `_reading.py` loads this file as well.
 
-What no caller of the functions sees goes (a main guard, printed examples, asserts). `x += 1` is `x = x + 1`; what comes
-after a guard is its else, and what comes after a return is gone; two branches that return are one conditional
-expression; a name that is read once, at once, is what it was given; a loop that only appends is a comprehension;
-`list()` is `[]`. Each rule is here because scores of real samples predict their tests better with it, which
-docs/findings.md tells. A rewritten program need not raise the same exceptions, and is never run.
+Beside definitions, a main guard, printed examples, calls of what is defined, and asserts go. `x += 1` is `x = x + 1`;
+what comes after a guard is its else, and what comes after a return is gone; two branches that return are one
+conditional expression; a name that is set once and read once, by the next statement, is what it was given; a loop that
+only collects or adds up is a comprehension; `list()` is `[]`. Each rule is here because scores of real samples predict
+their tests better with it (docs/findings.md).
+
+A rewritten program is compared, never run, and does the same in all but unusual cases: parts may be evaluated in
+another order or raise other exceptions, a loop's variable may not outlive it, and what rebinds a name such as `sum` is
+not seen.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -22,42 +27,62 @@ MAX_DEPTH: Final = 150
 """Levels of nesting, guards counted, that are rewritten; a deeper program stays as it was written."""
 
 
+MAX_STEPS: Final = 100_000
+"""Nodes that are looked at to put values in place, which in hostile programs would take quadratic time; what is not yet
+in place then stays where it is. Real samples take some hundreds."""
+
+
 class TooDeepError(Exception):
     """The program is nested deeper than MAX_DEPTH. What was rewritten until then cannot be undone: parse it again."""
 
 
 def canonical(tree: ast.Module) -> None:
     """Rewrite the program in place. Raises TooDeepError."""
-    kept = [statement for statement in tree.body if not _only_for_show(statement)]
-    if any(isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) for statement in kept):
-        tree.body = kept
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = {statement.name for statement in tree.body if isinstance(statement, definitions)}
+    if defined:
+        tree.body = [statement for statement in tree.body if not _only_for_show(statement, defined)]
     # Twice, as what one rule leaves is what another looks for; a third time finds next to nothing in real samples.
     for _ in range(2):
         _Rewriter().rewrite(tree, 0)
 
 
-def _only_for_show(statement: ast.stmt) -> bool:
-    """A statement beside definitions that no caller of these sees: printed examples, asserts, a main guard."""
-    if isinstance(statement, (ast.Expr, ast.Assert)):
-        return True
-    test = statement.test if isinstance(statement, ast.If) else None
-    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+def _only_for_show(statement: ast.stmt, defined: set[str]) -> bool:
+    """A statement that no caller of the definitions sees: a printed example, a call of one, an assert, a main guard."""
+    if isinstance(statement, ast.Expr):
+        call = statement.value
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            return call.func.id == "print" or call.func.id in defined
+        return isinstance(call, ast.Constant)
+    if isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.test, ast.Compare):
+        sides = [statement.test.left, *statement.test.comparators]
+        names = {side.id for side in sides if isinstance(side, ast.Name)}
+        texts = {side.value for side in sides if isinstance(side, ast.Constant)}
+        return (names, texts) == ({"__name__"}, {"__main__"}) and isinstance(statement.test.ops[0], ast.Eq)
+    return isinstance(statement, ast.Assert)
 
 
 class _Names:
-    """How often each name is read and set in a function, the functions in it included; no name where there is none."""
+    """How often each name is read and set in a function, the functions in it included; nothing where there is none."""
 
     def __init__(self, function: ast.AST | None = None) -> None:
         self.read: Counter[str] = Counter()
         self.set: Counter[str] = Counter()
         for node in ast.walk(function) if function is not None else ():
-            if type(node) is ast.Name:
+            if isinstance(node, ast.Name):
                 (self.read if type(node.ctx) is ast.Load else self.set)[node.id] += 1
+            elif isinstance(node, ast.AugAssign):
+                # What it sets it reads as well, and so it stands there twice when it is rewritten.
+                self.read.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
+            elif isinstance(node, (ast.Global, ast.Nonlocal)):
+                # Others see it: as if it were read once more.
+                self.read.update(2 * node.names)
 
 
 class _Rewriter:
     def __init__(self) -> None:
         self._scopes = [_Names()]
+        self._steps = MAX_STEPS
 
     def rewrite(self, node: Any, depth: int) -> Any:
         """The node, or what stands for it, with everything below it rewritten."""
@@ -68,7 +93,8 @@ class _Rewriter:
             return node
         scope = kind in _SCOPES
         if scope:
-            self._scopes.append(_Names(node))
+            # What a class sets are its attributes, which others read.
+            self._scopes.append(_Names(None if kind is ast.ClassDef else node))
         for field in node._fields:
             value = getattr(node, field, None)
             if type(value) is list:
@@ -108,7 +134,7 @@ class _Rewriter:
                     done[-1] = comprehension
             else:
                 done.append(statement)
-            if _leaves(done[-1:]):
+            if _leaves(done[-1:]) and not any(map(_yields, statements[i + 1 :])):
                 break
         return self._in_place(done) or [ast.Pass()]
 
@@ -123,7 +149,7 @@ class _Rewriter:
                 if (
                     type(target) is ast.Name
                     and names.set[target.id] == names.read[target.id] == 1
-                    and _put(statements[i + 1], target.id, statement.value)
+                    and self._put(statements[i + 1], target.id, statement.value)
                 ):
                     del statements[i]
                     i = max(i - 1, 0)
@@ -131,34 +157,48 @@ class _Rewriter:
             i += 1
         return statements
 
+    def _put(self, statement: ast.stmt, name: str, value: ast.expr) -> bool:
+        """Put the value where the statement's own expressions read the name; False where they do not."""
+        field = {ast.If: "test", ast.For: "iter"}.get(type(statement), "value")
+        expression = isinstance(getattr(statement, field, None), ast.expr)
+        return expression and self._put_below(statement, (field,), name, value, 0)
 
-def _put(statement: ast.stmt, name: str, value: ast.expr) -> bool:
-    """Put the value where the statement's own expressions read the name; False where they do not."""
-    field = {ast.If: "test", ast.For: "iter"}.get(type(statement), "value")
-    root = getattr(statement, field, None)
-    if not isinstance(root, ast.expr):
+    def _put_below(self, node: ast.AST, fields: tuple[str, ...], name: str, value: ast.expr, depth: int) -> bool:
+        """The same for some fields of a node. Not where it would be evaluated at another time, or more than once."""
+        self._steps -= 1
+        if self._steps < 0 or depth > MAX_DEPTH:
+            return False
+        for field in fields:
+            child = getattr(node, field, None)
+            items = child if isinstance(child, list) else [child]
+            for i, item in enumerate(items):
+                if isinstance(item, ast.Name):
+                    if item.id != name:
+                        continue
+                    if isinstance(child, list):
+                        child[i] = value
+                    else:
+                        setattr(node, field, value)
+                    if type(node) is ast.Call:
+                        _called(node)  # it may now be given a comprehension, which has rules of its own
+                    return True
+                if isinstance(item, _COMPREHENSIONS):
+                    # Of a comprehension, the first iterable is evaluated at once and once.
+                    below: ast.AST = item.generators[0]
+                    if self._put_below(below, ("iter",), name, value, depth + 1):
+                        return True
+                elif (
+                    isinstance(item, ast.AST)
+                    and not isinstance(item, ast.Lambda)
+                    and self._put_below(item, item._fields, name, value, depth + 1)
+                ):
+                    return True
         return False
-    if type(root) is ast.Name:
-        if root.id == name:
-            setattr(statement, field, value)
-        return root.id == name
-    for node in ast.walk(root):
-        for child_field, child in ast.iter_fields(node):
-            if isinstance(child, ast.Name) and child.id == name:
-                setattr(node, child_field, value)
-            elif isinstance(child, list):
-                places = [k for k, item in enumerate(child) if isinstance(item, ast.Name) and item.id == name]
-                if not places:
-                    continue
-                child[places[0]] = value
-            else:
-                continue
-            rule = _RULES.get(type(node))
-            # A call may now be given a comprehension, which has rules of its own; it keeps its type.
-            if type(node) is ast.Call and rule is not None:
-                rule(node)
-            return True
-    return False
+
+
+def _yields(statement: ast.stmt) -> bool:
+    """Whether it makes its function a generator, even where it is never reached."""
+    return any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(statement))
 
 
 def _leaves(block: list[ast.stmt]) -> bool:
@@ -212,10 +252,14 @@ def _as_comprehension(before: ast.stmt, loop: ast.For) -> ast.Assign | None:
 
 def _collected(step: ast.stmt, name: str, start: ast.expr, generators: list[ast.comprehension]) -> ast.expr | None:
     """What a loop with this single step makes of `name`, which starts as `start`."""
+    if _yields(step):
+        return None
     if isinstance(step, ast.Expr) and isinstance(step.value, ast.Call):
         call = step.value
         method = call.func
         if not (isinstance(method, ast.Attribute) and _is_name(method.value, name) and len(call.args) == 1):
+            return None
+        if call.keywords or isinstance(call.args[0], ast.Starred):
             return None
         if method.attr == "append" and isinstance(start, ast.List) and not start.elts:
             return ast.ListComp(call.args[0], generators)
@@ -231,7 +275,7 @@ def _collected(step: ast.stmt, name: str, start: ast.expr, generators: list[ast.
         and isinstance(start, ast.Constant)
     ):
         added = ast.GeneratorExp(step.value.right, generators)
-        if start.value == 0 and not isinstance(start.value, bool):
+        if type(start.value) is int and start.value == 0:
             return ast.Call(ast.Name("sum", ast.Load()), [added], [])
         if start.value == "":
             return ast.Call(ast.Attribute(ast.Constant(""), "join", ast.Load()), [added], [])
@@ -243,9 +287,9 @@ def _is_name(node: ast.expr, name: str) -> bool:
 
 
 def _augmented(node: ast.AugAssign) -> ast.Assign:
-    target: Any = node.target
-    read: Any = type(target)(*(getattr(target, field) for field in target._fields[:-1]), ast.Load())
-    return ast.Assign([target], ast.BinOp(read, node.op, node.value))
+    read = copy.deepcopy(node.target)
+    read.ctx = ast.Load()
+    return ast.Assign([node.target], ast.BinOp(read, node.op, node.value))
 
 
 def _negated(node: ast.expr) -> ast.expr:
@@ -257,11 +301,19 @@ def _negated(node: ast.expr) -> ast.expr:
 
 
 def _conditional(node: ast.IfExp) -> ast.expr:
-    """Without `True if c else False`."""
+    """Without `True if c else False`, where the condition is true or false and nothing else."""
+    if not _is_truth(node.test):
+        return node
     values = [branch.value if isinstance(branch, ast.Constant) else None for branch in (node.body, node.orelse)]
     if values[0] is True and values[1] is False:
         return node.test
     return _negated(node.test) if values[0] is False and values[1] is True else node
+
+
+def _is_truth(node: ast.expr) -> bool:
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_truth, node.values))
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not))
 
 
 def _called(node: ast.Call) -> ast.expr:
@@ -304,7 +356,8 @@ _LEAVES: Final = frozenset(
         *ast.boolop.__subclasses__(),
     )
 )
-_SCOPES: Final = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+_SCOPES: Final = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
+_COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _OPPOSITE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Eq: ast.NotEq,
     ast.NotEq: ast.Eq,

@@ -136,7 +136,10 @@ def _read(text: str, *, docstrings: bool, one_form: bool = False) -> list[Node] 
                 stack.append(value)
         nodes.append((node, len(stack) - waiting))
     nodes.reverse()
-    return None if _height(nodes) > MAX_DEPTH else nodes
+    if _height(nodes) <= MAX_DEPTH:
+        return nodes
+    # Values put in place one in the other may have made it too deep.
+    return _read(text, docstrings=docstrings) if one_form else None
 
 
 def _height(nodes: list[Node]) -> int:

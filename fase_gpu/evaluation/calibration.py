@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,11 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from fase_gpu import __version__
 from fase_gpu.config import FaseConfig
 from fase_gpu.errors import InputError
+from fase_gpu.evaluation import metrics
 from fase_gpu.files.paths import open_binary
 from fase_gpu.files.scores import check_target, json_value, moved_into_place
 
 if TYPE_CHECKING:
-    from fase_gpu.evaluation.comparison import Setting
     from fase_gpu.evaluation.labelled import LabelledSet
     from fase_gpu.evaluation.methods import Inputs
 
@@ -59,7 +59,9 @@ class Calibration:
     by                        "multiscale" or "entropy": whichever ranked tasks that were held out better
     maps                      from each of them to expected pass@1
     sets                      name and number of tasks of each labelled set
-    held_out                  statistics on tasks that alpha and map were not chosen on, by score, then by set
+    held_out                  comparison.Setting of what was expected of tasks that alpha and maps were not chosen on,
+                              and of the scores themselves, by name, then by set, as plain values
+    version                   of fase_gpu, whose encoders may change
     """
 
     encoder: str
@@ -72,6 +74,7 @@ class Calibration:
     maps: dict[str, MonotoneMap]
     sets: dict[str, int]
     held_out: dict[str, dict[str, dict[str, Any]]]
+    version: str
 
     @property
     def config(self) -> FaseConfig:
@@ -88,7 +91,7 @@ class Calibration:
 def write_calibration(path: str | Path, calibration: Calibration, overwrite: bool = False) -> None:
     """Write a calibration file, which appears under its name when it is complete."""
     check_target(path, overwrite)
-    record = {"format": FORMAT, "fase_gpu": __version__} | json_value(asdict(calibration))
+    record = {"format": FORMAT} | json_value(asdict(calibration))
     with moved_into_place(Path(path).resolve(), overwrite) as stream:
         stream.write(json.dumps(record, indent=1, allow_nan=False).encode() + b"\n")
 
@@ -107,12 +110,22 @@ def read_calibration(path: str | Path) -> Calibration:
         fields = {name: record[name] for name in Calibration.__dataclass_fields__}
         low, high = record["multiscale_range"]
         found = Calibration(**fields | {"maps": maps, "multiscale_range": (low, high)})
-        _ = found.config
-        valid = found.by in maps and all(_is_map(m) for m in maps.values()) and isinstance(found.encoder, str)
-    except (KeyError, TypeError, ValueError) as error:
+        config = found.config
+        wrong = [
+            *(name for name in ("encoder", "version") if not isinstance(fields[name], str)),
+            *(["normalize_code"] if not isinstance(found.normalize_code, bool) else []),
+            *(["alpha"] if config.swept or not config.has_radius else []),
+            *(["by"] if found.by not in SCORES or found.by not in maps else []),
+            *(f"map {name}" for name, one in maps.items() if not _is_map(one)),
+            *(name for name in ("sets", "held_out") if not isinstance(fields[name], dict)),
+        ]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged calibration: {error}") from None
-    if not valid:
-        raise InputError(f"{path}: damaged calibration: expected maps from ascending uncertainty for {record['by']!r}")
+    if wrong:
+        raise InputError(f"{path}: damaged calibration: {', '.join(wrong)} cannot be; calibrate again")
+    if found.version != __version__:
+        versions = f"is of fase-gpu {found.version}, whose scores may differ from those of {__version__}"
+        raise InputError(f"{path}: {versions}; calibrate again")
     return found
 
 
@@ -126,88 +139,93 @@ def calibrate(
     semantics: str = FaseConfig.semantics,
     alphas: Sequence[float] | None = None,
     by: str | None = None,
-    resamples: int = 1000,
-) -> tuple[Calibration, dict[str, dict[str, Setting]]]:
+    resamples: int = metrics.RESAMPLES,
+) -> Calibration:
     """Choose alpha and fit the maps on labelled sets, and judge both on tasks that they were not chosen on.
 
-    Five folds by task id, so that a task that several sets have is in one of them: alpha is the one with the best mean
-    rho over sets on the other four. The sets should come from the coder whose samples will be scored.
+    Five folds by task id, so that a task that several sets have is in one of them. On the other four alpha is chosen,
+    the one with the best mean rho over sets, and both maps are fitted, to the tasks of all sets together; what they
+    expect of the fold is held against its labels. The sets should come from the coder whose samples will be scored.
 
-    by         "multiscale" or "entropy"; None: the one with the better mean rho on held-out tasks
-    returns    the calibration, and the held-out statistics by score and set: "multiscale", "entropy", and "entropy at
-               the default alpha"
+    by   "multiscale" or "entropy"; None: the one whose expected pass@1 has the better mean rho on held-out tasks
 
     Raises InputError where fewer than two tasks have a score, or every alpha predicts nothing.
     """
-    from fase_gpu.evaluation import metrics
-    from fase_gpu.evaluation.comparison import judged
+    from fase_gpu.evaluation.comparison import Setting, judged
     from fase_gpu.evaluation.methods import ALPHAS, multiscale_method, radius_method
 
     default = FaseConfig().scale_list[0]
     swept = tuple(sorted({*(alphas or ALPHAS), default}))
-    choices = [i for i, alpha in enumerate(swept) if alphas is None or alpha in alphas]
-    multiscale = [multiscale_method(one).uncertainty[0] for one in inputs]
-    entropy = [radius_method(one, variant, swept, semantics).uncertainty for one in inputs]
-    ids = [task for one in sets for task in one.task_ids]
+    allowed = np.array([alphas is None or alpha in alphas for alpha in swept])
+    multiscale = np.concatenate([multiscale_method(one).uncertainty[0] for one in inputs])
+    entropy = np.concatenate([radius_method(one, variant, swept, semantics).uncertainty for one in inputs], 1)
     target = np.concatenate([one.pass_at_1 for one in sets])
-    bounds = np.cumsum([0, *map(len, sets)])
-    parts = [slice(start, stop) for start, stop in pairwise(bounds)]
-    columns = np.concatenate(entropy, 1)
-    scored = ~np.isnan(columns[0]) & ~np.isnan(target)
+    parts = [slice(start, stop) for start, stop in pairwise(np.cumsum([0, *map(len, sets)]).tolist())]
+    scored = ~np.isnan(multiscale) & ~np.isnan(target)
     if scored.sum() < 2:
         raise InputError(f"calibrate: expected at least two labelled tasks with a score, got {scored.sum()}")
 
+    def rho(among: NDArray[np.bool_]) -> Array:
+        """[sets, A] on some of the tasks."""
+        found = []
+        for part in parts:
+            kept = among[part]
+            columns = entropy[allowed, part][:, kept]
+            found.append([metrics.spearman(-column, target[part][kept], 0).value for column in columns])
+        return np.array(found)
+
     def best(among: NDArray[np.bool_]) -> int:
-        """The alpha with the best mean rho over sets, on some of the tasks; the first of equal ones."""
-        rho = np.array([[_rho(columns[i, p], target[p], among[p]) for p in parts] for i in choices])
-        if np.isnan(rho).all():
-            raise InputError("calibrate: no alpha predicts anything: entropy or pass@1 is the same for all tasks")
-        return choices[int(np.nan_to_num(rho).mean(1).argmax())]
+        values = np.array(swept)[allowed]
+        chosen = values[metrics.best_value(rho(among), values.tolist(), default)]
+        return swept.index(float(chosen))
 
-    def _rho(uncertainty: Array, pass_at_1: Array, among: NDArray[np.bool_]) -> float:
-        return metrics.spearman(-uncertainty[among], pass_at_1[among], 0).value
+    if np.isnan(rho(scored)).all():
+        raise InputError(
+            "calibrate: no alpha predicts anything: entropy or pass@1 is the same for all tasks of each set"
+        )
+    expected = {name: np.full(target.size, math.nan) for name in SCORES}
+    for fold in metrics.folds([task for one in sets for task in one.task_ids]):
+        others, fold = scored & ~fold, scored & fold
+        if not others.any():
+            continue
+        for name, column in (("multiscale", multiscale), ("entropy", entropy[best(others)])):
+            expected[name][fold] = _fitted(column[others], target[others])(column[fold])
 
-    held_out = np.full(len(target), math.nan)
-    for fold in metrics.folds(ids):
-        if (scored & ~fold).sum() >= 2:
-            held_out[fold] = columns[best(scored & ~fold), fold]
+    statistics: dict[str, dict[str, Setting]] = {}
+    columns = {f"expected pass@1 from {name}": -expected[name] for name in SCORES}
+    columns |= {"multiscale": multiscale, f"entropy at alpha {default:g}": entropy[swept.index(default)]}
+    for name, column in columns.items():
+        statistics[name] = {}
+        for one, part in zip(sets, parts, strict=True):
+            setting = judged(column[part], target[part], math.nan, resamples)
+            if name.startswith("expected"):
+                known = ~np.isnan(column[part])
+                error = metrics.reliability(-column[part][known], target[part][known]).error
+                setting = replace(setting, calibration_error=error)
+            statistics[name][one.name] = setting
+    mean = {
+        name: metrics.mean_of([s.rho.value for s in statistics[f"expected pass@1 from {name}"].values()])
+        for name in SCORES
+    }
     alpha = best(scored)
-    candidates = {
-        "multiscale": np.concatenate(multiscale),
-        "entropy": held_out,
-        f"entropy at alpha {default:g}": columns[swept.index(default)],
-    }
-    values = {"multiscale": math.nan, "entropy": swept[alpha]}
-    statistics: dict[str, dict[str, Setting]] = {
-        name: {
-            one.name: judged(column[part], target[part], values.get(name, default), resamples)
-            for one, part in zip(sets, parts, strict=True)
-        }
-        for name, column in candidates.items()
-    }
-    mean = {name: metrics.mean_of([s.rho.value for s in statistics[name].values()]) for name in SCORES}
-    final = {"multiscale": candidates["multiscale"], "entropy": columns[alpha]}
-    return (
-        Calibration(
-            encoder=encoder,
-            normalize_code=normalize_code,
-            variant=variant,
-            semantics=semantics,
-            alpha=swept[alpha],
-            multiscale_range=inputs[0].multiscale_range,
-            by=by or max(SCORES, key=lambda name: -math.inf if math.isnan(mean[name]) else mean[name]),
-            maps={name: _fitted(column[scored], target[scored]) for name, column in final.items()},
-            sets={one.name: len(one) for one in sets},
-            held_out={name: {key: asdict(s) for key, s in statistics[name].items()} for name in SCORES},
-        ),
-        statistics,
+    final = {"multiscale": multiscale, "entropy": entropy[alpha]}
+    return Calibration(
+        encoder=encoder,
+        normalize_code=normalize_code,
+        variant=variant,
+        semantics=semantics,
+        alpha=swept[alpha],
+        multiscale_range=inputs[0].multiscale_range,
+        by=by or max(SCORES, key=lambda name: -math.inf if math.isnan(mean[name]) else mean[name]),
+        maps={name: _fitted(column[scored], target[scored]) for name, column in final.items()},
+        sets={one.name: len(one) for one in sets},
+        held_out={name: {key: asdict(s) for key, s in by_set.items()} for name, by_set in statistics.items()},
+        version=__version__,
     )
 
 
 def _fitted(uncertainty: Array, pass_at_1: Array) -> MonotoneMap:
-    from fase_gpu.evaluation.metrics import isotonic
-
-    found = isotonic(-uncertainty, pass_at_1)
+    found = metrics.isotonic(-uncertainty, pass_at_1)
     return MonotoneMap(
         tuple((-found.X_thresholds_[::-1]).tolist()), tuple(np.asarray(found.y_thresholds_[::-1], np.float64).tolist())
     )

@@ -96,10 +96,8 @@ def facts(labelled: LabelledSet, scored: NDArray[np.bool_], truncated: int | Non
     n = np.array([len(labels) for labels in labelled.passed])
     correct = np.array([sum(labels) for labels in labelled.passed])
     some = n > 0
-    smallest = int(n[some].min(initial=n.max(initial=0)))
-    pass_at_k = {
-        k: float(metrics.pass_at_k(n[some], correct[some], k).mean()) for k in (5, 10) if some.any() and smallest >= k
-    }
+    smallest = int(n[some].min()) if some.any() else 0
+    pass_at_k = {k: float(metrics.pass_at_k(n[some], correct[some], k).mean()) for k in (5, 10) if k <= smallest}
     pass_at_1 = float(np.mean(labelled.pass_at_1[some])) if some.any() else math.nan
     left_out = int(len(labelled) - scored.sum())
     return SetFacts(labelled.name, len(labelled), int(n.sum()), left_out, truncated, unparsable, pass_at_1, pass_at_k)
@@ -118,12 +116,9 @@ def compare(
     given        the values of "alpha", "eps" and "min_cluster_size" that are reported as given; GIVEN where left out
     resamples    of the bootstrap; 0 for no intervals
 
-    Raises InputError where two sets have one name, or a given value was not swept.
+    Raises InputError where a given value was not swept.
     """
     names = [labelled.name for labelled in sets]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name}: two sets have this name; rename one of the files")
     at = GIVEN | (given or {})
     found: list[tuple[list[Method], SetFacts]] = [methods_of(labelled) for labelled in sets]
     targets = [labelled.pass_at_1 for labelled in sets]
@@ -177,9 +172,4 @@ def _chosen(choice: str, name: str, method: Method, rho: dict[str, list[float]],
             raise InputError(f"{method.swept}: {at[method.swept]:g} is not among the values that are swept")
         return int(distance.argmin())
     used = [rho[name]] if choice == "best" else [values for other, values in rho.items() if other != name]
-    columns = np.array(used)
-    defined = columns[~np.isnan(columns).all(1)]
-    if not defined.size:
-        return _chosen("given", name, method, rho, at)
-    # A value at which no entropy differs predicts nothing: rho is undefined there, and counts as 0.
-    return int(np.nan_to_num(defined).mean(0).argmax())
+    return metrics.best_value(used, method.values, at[method.swept])

@@ -45,7 +45,7 @@ def read_labelled(path: str | Path, results: str | Path | None = None) -> Labell
 
     Raises InputError where a sample has no label, and where the results are of other samples.
     """
-    texts = read_samples(path, labels=True)
+    texts = read_samples(path, labels=results is None, prompts=True)
     passed = texts.passed if results is None else _joined(texts.task_ids, texts.samples, results)
     if passed is None:
         raise InputError(f"{path}: has no labels (passed); give the results of fase-gpu execute with --results")
@@ -54,9 +54,13 @@ def read_labelled(path: str | Path, results: str | Path | None = None) -> Labell
 
 
 def read_sets(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) -> list[LabelledSet]:
-    """`read_labelled` of several files; results are none, or one for each of them in their order."""
+    """`read_labelled` of several files, whose names differ; results: none, or one for each of them, in order."""
     if results and len(results) != len(paths):
         raise InputError(f"results: expected none or one for each of {len(paths)} sample files, got {len(results)}")
+    names = [set_name(Path(path)) for path in paths]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name}: two sets have this name; rename one of the files")
     labels: Sequence[str | Path | None] = results or [None] * len(paths)
     return [read_labelled(path, of_path) for path, of_path in zip(paths, labels, strict=True)]
 
@@ -78,7 +82,11 @@ def _joined(task_ids: list[str], samples: list[list[str]], results: str | Path) 
         for i, text in enumerate(texts):
             outcome = found.get((task_id, i))
             if outcome is None:
-                raise InputError(f"{results}: task {task_id!r}: no result for sample {i}; run fase-gpu execute again")
+                others = ", ".join(repr(name) for name in dict.fromkeys(name for name, _ in found) if name != task_id)
+                raise InputError(
+                    f"{results}: no result for sample {i} of task {task_id!r}; run fase-gpu execute on these samples "
+                    f"(it has {others[:100] or 'no other task'})"
+                )
             if outcome.program != fingerprint(text):
                 raise InputError(f"{results}: task {task_id!r}: sample {i} is not the program that was run")
             labels.append(outcome.passed)

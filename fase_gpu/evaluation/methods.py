@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fase_gpu.batching import DistanceSource, EmbeddingSource, buckets
 from fase_gpu.config import FaseConfig
 from fase_gpu.entropy import class_entropy
+from fase_gpu.errors import InputError, nearest
 from fase_gpu.inputs import class_ids, distance_source
 from fase_gpu.partitions import union
 from fase_gpu.pipeline import score_source
@@ -32,7 +33,17 @@ STRUCTURE: Final = "+structural"
 """Ends the name of a method joined with the structural classes; scaled_mst_mode with it is SPEC 7's `union`."""
 ADAPTIVE: Final = ("scaled_mst_mode", "scaled_mst_mean", "scaled_pdm_mean", "mst_mean", "pdm_mean")
 MEANS: Final = ("multiscale", "pdm_distance", "mst_distance")
-GIVEN: Final[dict[str, float]] = {"alpha": 1.6, "eps": 0.1, "min_cluster_size": 2.0}
+METHODS: Final = (
+    *(
+        name + ending
+        for name in (*ADAPTIVE, "released_max_peak", "released_min_peak", "fixed_eps", "fixed_mcs", *MEANS)
+        for ending in ("", STRUCTURE)
+    ),
+    *("structural", "textual", "intersection"),
+)
+"""Names of all methods: the radius variants of SPEC 7, FASE with the released code's peaks, HDBSCAN, multiscale, the
+mean of all distances and of the tree's weights, each also with STRUCTURE; classes by text."""
+GIVEN: Final[dict[str, float]] = {"alpha": 1.6, "eps": 0.03, "min_cluster_size": 2.0}
 """What is reported as "at the given value" where no other is asked for."""
 
 
@@ -94,38 +105,65 @@ def read_inputs(
     return Inputs(encoded.source, texts, structure, between, encoded.truncated, unparsable)
 
 
-def all_methods(
-    inputs: Inputs, alphas: Sequence[float] = ALPHAS, radii: Sequence[float] = RADII, semantics: str = "paper"
-) -> list[Method]:
-    """The uncertainty of every task by every method, each alone and joined with the structural classes.
+def method_names(wanted: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The names of all methods, or the wanted ones checked. Raises InputError for a name that none has."""
+    for name in wanted or ():
+        if name not in METHODS:
+            raise InputError(f"methods: unknown {name!r}; {nearest(name, METHODS)}")
+    return METHODS if wanted is None else tuple(name for name in METHODS if name in wanted)
 
-    The same numbers as `score_samples` gives with the method's variant. `semantics` = "released" takes the radii of the
-    authors' code; its two peaks are there, as methods, in either case.
+
+def all_methods(
+    inputs: Inputs,
+    alphas: Sequence[float] = ALPHAS,
+    radii: Sequence[float] = RADII,
+    semantics: str = "paper",
+    only: Sequence[str] | None = None,
+) -> list[Method]:
+    """The uncertainty of every task by every method of METHODS, or by those of `only`, in their order.
+
+    The same numbers as `score_samples` gives with the method's variant. `semantics` = "released" takes the distances
+    and the radii of the authors' code; its two peaks are there, as methods, in either case.
     """
-    common: dict[str, Any] = {"multiscale_range": inputs.multiscale_range}
-    found = []
-    for variant in ADAPTIVE:
-        config = FaseConfig(variant=variant, alpha=tuple(alphas), semantics=semantics, **common)
-        found += _with_radius(inputs, variant, "alpha", config)
+    wanted = set(method_names(only))
+    common: dict[str, Any] = {"multiscale_range": inputs.multiscale_range, "semantics": semantics}
+    swept: dict[str, FaseConfig] = {
+        variant: FaseConfig(variant=variant, alpha=tuple(alphas), **common) for variant in ADAPTIVE
+    }
     for peak in ("max_peak", "min_peak"):
-        config = FaseConfig(alpha=tuple(alphas), semantics="released", peak=peak, **common)
-        found += _with_radius(inputs, f"released_{peak}", "alpha", config)
-    found += _with_radius(inputs, "fixed_eps", "eps", FaseConfig(variant="fixed_eps", eps=tuple(radii), **common))
+        released = common | {"semantics": "released"}
+        swept[f"released_{peak}"] = FaseConfig(alpha=tuple(alphas), peak=peak, **released)
+    swept["fixed_eps"] = FaseConfig(variant="fixed_eps", eps=tuple(radii), **common)
+    found: list[Method] = []
+    for name, config in swept.items():
+        if wanted & {name, name + STRUCTURE}:
+            found += _with_radius(inputs, name, "eps" if name == "fixed_eps" else "alpha", config)
+    if wanted & {"fixed_mcs", "fixed_mcs" + STRUCTURE}:
+        found += _fixed_mcs(inputs, common)
+    found += [class_method(inputs, variant) for variant in ("textual", "structural") if variant in wanted]
+    if "intersection" in wanted:
+        config = FaseConfig(variant="intersection", alpha=tuple(alphas), **common)
+        result = score_source(inputs.source, config, "auto", inputs.structure)
+        found.append(Method("intersection", "alpha", tuple(alphas), _array(result.entropy).T))
+    for ending in ("", STRUCTURE):
+        if wanted & {name + ending for name in MEANS}:
+            source = inputs.joined() if ending else inputs.source
+            result = score_source(source, FaseConfig(return_labels=False, **common), "auto", None)
+            columns = (result.multiscale, result.pdm_mean, result.mst_mean)
+            found += [_single(name + ending, column) for name, column in zip(MEANS, columns, strict=True)]
+    by_name = {method.name: method for method in found}
+    return [by_name[name] for name in METHODS if name in wanted]
+
+
+def _fixed_mcs(inputs: Inputs, common: dict[str, Any]) -> list[Method]:
     sizes = [FaseConfig(variant="fixed_mcs", min_cluster_size=size, **common) for size in CLUSTER_SIZES]
     results = [score_source(inputs.source, config, "auto", None) for config in sizes]
     values = tuple(map(float, CLUSTER_SIZES))
-    found.append(Method("fixed_mcs", "min_cluster_size", values, np.stack([_array(r.entropy) for r in results])))
     both = torch.stack([_labels(result) for result in results], 1)
-    found.append(Method("fixed_mcs" + STRUCTURE, "min_cluster_size", values, _union(inputs, both, results[0])))
-    found += [class_method(inputs, variant) for variant in ("textual", "structural")]
-    config = FaseConfig(variant="intersection", alpha=tuple(alphas), semantics=semantics, **common)
-    result = score_source(inputs.source, config, "auto", inputs.structure)
-    found.append(Method("intersection", "alpha", tuple(alphas), _array(result.entropy).T))
-    for ending, source in (("", inputs.source), (STRUCTURE, inputs.joined())):
-        result = score_source(source, FaseConfig(return_labels=False, **common), "auto", None)
-        columns = (result.multiscale, result.pdm_mean, result.mst_mean)
-        found += [_single(name + ending, column) for name, column in zip(MEANS, columns, strict=True)]
-    return found
+    return [
+        Method("fixed_mcs", "min_cluster_size", values, np.stack([_array(r.entropy) for r in results])),
+        Method("fixed_mcs" + STRUCTURE, "min_cluster_size", values, _union(inputs, both, results[0])),
+    ]
 
 
 def multiscale_method(inputs: Inputs) -> Method:
@@ -187,7 +225,7 @@ def _union(inputs: Inputs, labels: torch.Tensor, result: FaseResult) -> Array:
 
 def _joined(source: EmbeddingSource, structure: list[list[Hashable]]) -> DistanceSource:
     """The distances of every task, 0 between samples of one structural class: what joins them at every radius."""
-    matrices = [torch.zeros(n, n) for n in source.n.tolist()]
+    matrices = [torch.zeros(n, n, device=source.device) for n in source.n.tolist()]
     for size, chunk in buckets(source.n, 1, source.device, 1):
         tile = source.tile(chunk, size, FaseConfig.min_distance)
         for task, distance, status in zip(chunk.tolist(), tile.distance, tile.status.tolist(), strict=True):

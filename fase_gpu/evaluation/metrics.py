@@ -5,6 +5,7 @@ A score is high where the samples should be correct. It and pass@1 are [T] array
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,8 @@ Array = NDArray[np.float64]
 RESAMPLES: Final = 1000
 COVERAGES: Final = (0.9, 0.8, 0.5)
 _FOLDS: Final = 5
+_BLOCK: Final = 1 << 20
+"""Drawn tasks that are looked at at once: a dozen arrays of 8 MB."""
 _BINS: Final = 10
 
 
@@ -49,7 +52,7 @@ class Reliability(NamedTuple):
     expected: Array
     """[T] pass@1 that the map of the other folds expects"""
     error: float
-    """Expected calibration error: mean |expected - observed| over bins of equally many tasks"""
+    """Expected calibration error: mean over tasks of |expected - observed| of their bin"""
     bins: list[tuple[float, float, int]]
     """(mean expected, mean observed, tasks) of each bin, ascending"""
 
@@ -125,7 +128,7 @@ def risk_coverage(score: ArrayLike, pass_at_1: ArrayLike) -> RiskCoverage:
 
 def accuracy_at(curve: RiskCoverage, coverage: float) -> float:
     """Mean pass@1 when this share of the tasks is kept, at least one; NaN without tasks."""
-    kept = max(1, round(coverage * curve.accuracy.size))
+    kept = max(1, math.floor(coverage * curve.accuracy.size + 0.5))
     return float(curve.accuracy[kept - 1]) if curve.accuracy.size else np.nan
 
 
@@ -143,8 +146,13 @@ def calibration(score: ArrayLike, pass_at_1: ArrayLike, groups: Sequence[Hashabl
     expected = np.empty(x.size)
     for held in held_out:
         expected[held] = isotonic(x[~held], y[~held]).predict(x[held])
-    bins = calibration_bins(expected, y)
-    error = sum(count * abs(mean - observed) for mean, observed, count in bins) / x.size
+    return reliability(expected, y)
+
+
+def reliability(expected: Array, observed: Array) -> Reliability:
+    """How far expected pass@1 is from what was observed, bin by bin."""
+    bins = calibration_bins(expected, observed)
+    error = sum(count * abs(mean - found) for mean, found, count in bins) / expected.size
     return Reliability(expected, error, bins)
 
 
@@ -185,6 +193,20 @@ def statistics_package(name: str) -> Any:
         raise MissingExtraError("evaluation", "eval") from error
 
 
+def best_value(rho: ArrayLike, values: Sequence[float], given: float) -> int:
+    """Index of the value with the best mean rho over sets.
+
+    rho      [sets, A]; a set on which it is undefined at every value is left out; elsewhere undefined counts as 0, as a
+             score that is the same for all tasks predicts nothing
+    values   [A]; of equally good ones the nearest to `given`, which is also taken where no set is left
+    """
+    table = np.asarray(rho, np.float64).reshape(-1, len(values))
+    table = table[~np.isnan(table).all(1)]
+    mean = np.nan_to_num(table).mean(0) if table.size else np.zeros(len(values))
+    distance = np.abs(np.array(values) - given)
+    return int(np.lexsort((distance, -np.round(mean, 12)))[0])
+
+
 def mean_of(statistics: Sequence[float]) -> float:
     """The mean of those that are defined; NaN where none is."""
     defined = [value for value in statistics if not np.isnan(value)]
@@ -213,9 +235,14 @@ def _with_interval(measure: Callable[[Array, Array], Array], x: Array, y: Array,
     value = float(measure(x[None], y[None])[0])
     if resamples == 0:
         return Statistic(value, np.nan, np.nan)
-    draws = np.random.default_rng(0).integers(0, x.size, (resamples, x.size))
-    found = measure(x[draws], y[draws])
-    low, high = np.nanquantile(found, [0.025, 0.975])
+    random = np.random.default_rng(0)
+    found: list[float] = []
+    for start in range(0, resamples, max(1, _BLOCK // x.size)):
+        count = min(max(1, _BLOCK // x.size), resamples - start)
+        draws = random.integers(0, x.size, (count, x.size))
+        found += measure(x[draws], y[draws]).tolist()
+    defined = [one for one in found if not np.isnan(one)]
+    low, high = np.quantile(defined, [0.025, 0.975]) if defined else (np.nan, np.nan)
     return Statistic(value, float(low), float(high))
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fase_gpu import __version__
 from fase_gpu.errors import InputError
 from fase_gpu.evaluation.comparison import CHOICES, Comparison, Row, Setting
 from fase_gpu.evaluation.metrics import COVERAGES, Statistic, mean_of
+from fase_gpu.files.paths import printable
 from fase_gpu.files.scores import json_value
 
 Cells = list[str]
@@ -43,13 +45,13 @@ def markdown(comparisons: Sequence[Comparison]) -> str:
     """Sets, means over sets, and rho / AUC by set, each a table."""
     parts = []
     for comparison in comparisons:
-        parts.append(f"## {comparison.encoder}")
+        parts.append(f"## {_markdown(comparison.encoder)}")
         parts.append(_markdown_table(*_sets(comparison)))
         parts.append(f"Means over {_sets_in_words(comparison)}, best first. {_explanation(comparison)}")
         parts.append(_markdown_table(*_means(comparison)))
         parts.append(f"Spearman's rho / ROC AUC by set, {_HEAD[_deciding(comparison)]}, with 95 % intervals.")
         parts.append(_markdown_table(*_by_set(comparison)))
-        parts += [f"Undefined: {reason}." for reason in undefined(comparison)]
+        parts += [f"Undefined: {_markdown(reason)}." for reason in undefined(comparison)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,13 +60,13 @@ def latex(comparisons: Sequence[Comparison]) -> str:
     parts = ["% Needs \\usepackage{booktabs}."]
     for comparison in comparisons:
         for caption, (header, rows) in (
-            (f"{comparison.encoder}: means over {_sets_in_words(comparison)}", _means(comparison)),
+            (f"means over {_sets_in_words(comparison)}", _means(comparison)),
             (
-                f"{comparison.encoder}: Spearman's $\\rho$ / AUC, {_HEAD[_deciding(comparison)]}",
+                f"Spearman's $\\rho$ / AUC, {_HEAD[_deciding(comparison)]}",
                 _by_set(comparison, False),
             ),
         ):
-            lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(caption, math_kept=True)}}}"]
+            lines = [r"\begin{table}", r"\centering", rf"\caption{{{_tex(comparison.encoder)}: {caption}}}"]
             lines.append(rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}")
             lines += [r"\toprule", " & ".join(map(_tex, header)) + r" \\", r"\midrule"]
             lines += [" & ".join(map(_tex, row)) + r" \\" for row in rows]
@@ -108,10 +110,33 @@ WRITERS: Final[dict[str, Callable[[Sequence[Comparison]], str]]] = {
 }
 
 
-def summary(comparison: Comparison) -> list[Cells]:
-    """The table of means with its header, for a terminal."""
-    header, rows = _means(comparison)
-    return [header, *rows]
+class Summary(NamedTuple):
+    """Means over sets in few columns."""
+
+    ranked_by: str
+    header: Cells
+    rows: list[Cells]
+
+
+def summary(comparison: Comparison) -> Summary:
+    """What a terminal shows: rho and AUC at the given value, and at the one chosen on other sets, or the best one."""
+    second = "held out" if len(comparison.sets) > 1 else "best"
+    title = {"held out": "chosen on others", "best": "best, in hindsight"}[second]
+    rows = []
+    for row in comparison.ranked():
+        cells = [row.method, _value(row, "given"), *map(number, row.mean("given"))]
+        choice = second if second in row.settings else "given"
+        rows.append([*cells, _value(row, choice), *map(number, row.mean(choice))])
+    over = f"mean rho over {len(comparison.sets)} sets, {title}" if len(comparison.sets) > 1 else "rho as given"
+    return Summary(over, ["method", "given", "rho", "AUC", title, "rho", "AUC"], rows)
+
+
+def _value(row: Row, choice: str) -> str:
+    """The value of a choice, or from which to which it goes over the sets."""
+    values = {setting.value for setting in row.settings[choice].values()}
+    if any(map(math.isnan, values)):
+        return ""
+    return f"{min(values):g}" + (f"-{max(values):g}" if len(values) > 1 else "")
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -171,17 +196,14 @@ def _means(comparison: Comparison) -> tuple[Cells, list[Cells]]:
     choices = [choice for choice in CHOICES if any(choice in row.settings for row in comparison.rows)]
     header = ["method"]
     for choice in choices:
-        header += [{"given": "given", "best": "best", "held out": "held out"}[choice], "rho", "AUC"]
+        header += [choice, "rho", "AUC"]
     header += ["AP", "risk", *(f"kept {coverage:.0%}" for coverage in COVERAGES), "calibration"]
     rows = []
     for row in comparison.ranked():
         cells = [row.method]
         for choice in choices:
-            values = {setting.value for setting in row.settings.get(choice, {}).values()}
-            # The best of the set, or of the others, may be another value on every set.
-            shown = sorted(f"{value:g}" for value in values if not math.isnan(value))
-            spread = shown[0] if len(shown) == 1 else f"{min(values):g}-{max(values):g}" if shown else ""
-            cells += [spread, *(map(number, row.mean(choice)) if choice in row.settings else ("", ""))]
+            found = choice in row.settings
+            cells += [_value(row, choice), *map(number, row.mean(choice))] if found else ["", "", ""]
         settings = list(_of(row, comparison).values())
         columns = [[s.average_precision for s in settings], [s.risk for s in settings]]
         columns += [list(column) for column in zip(*(s.accuracy for s in settings), strict=True)]
@@ -216,13 +238,15 @@ def undefined(comparison: Comparison) -> list[str]:
 
 def _markdown_table(header: Cells, rows: list[Cells]) -> str:
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(_markdown, line))} |" for line in lines)
 
 
-def _tex(text: str, math_kept: bool = False) -> str:
-    special = "&%#_{}" if math_kept else "&%$#_{}"
-    if not math_kept:
-        text = (
-            text.replace("\\", r"\textbackslash ").replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")
-        )
-    return "".join("\\" + letter if letter in special else letter for letter in text)
+def _markdown(text: str) -> str:
+    """As text: names of files can hold anything."""
+    return html.escape(printable(text), quote=False).replace("|", "\\|")
+
+
+def _tex(text: str) -> str:
+    plain = printable(text).replace("\\", r"\textbackslash ").replace("~", r"\textasciitilde ")
+    plain = plain.replace("^", r"\textasciicircum ")
+    return "".join("\\" + letter if letter in "&%$#_{}" else letter for letter in plain)

@@ -38,3 +38,8 @@ def to_utf8(text: str) -> tuple[str, int]:
     and no tokenizer takes them.
     """
     return (text, 0) if text.isascii() else _SURROGATES.subn("\ufffd", text)
+
+
+def printable(text: str) -> str:
+    """The text on one line, with nothing in it that a terminal acts on."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -27,7 +27,7 @@ class SampleSet:
     replaced_bytes   bytes that are not UTF-8 and lone surrogates, each replaced by U+FFFD, in the ids and texts read
     lines            lines (rows, in Parquet) with a record; blank lines are not counted
     passed           [T] lists of whether each sample passed its task's tests, where labels were asked for and are there
-    prompts          [T] the first prompt of each task, "" where there is none; only where labels were asked for
+    prompts          [T] the first prompt of each task, "" where there is none; only where they were asked for
     """
 
     task_ids: list[str]
@@ -38,7 +38,7 @@ class SampleSet:
     prompts: list[str] | None = None
 
 
-def read_samples(path: str | Path, *, labels: bool = False) -> SampleSet:
+def read_samples(path: str | Path, *, labels: bool = False, prompts: bool = False) -> SampleSet:
     """Read a sample file; its content, not its name, tells JSONL, gzip and Parquet apart.
 
     A record has a `task_id` (a string, or an integer, which is kept as its digits) and the first of these that is there
@@ -51,12 +51,12 @@ def read_samples(path: str | Path, *, labels: bool = False) -> SampleSet:
     `prompt` is never put before samples or a solution. Records of one task may be anywhere in the file and in any form:
     their samples append. Other fields are ignored. `"samples": []` is a task without samples.
 
-    With `labels`, a record's `passed` is read too: a list of booleans beside `samples`, else one boolean; in every
-    record or in none.
+    With `labels`, a record's `passed` is read too: a list of booleans (or 0 and 1) beside `samples`, else one; in
+    every record or in none.
 
     Raises InputError with the file and the line (the row, in Parquet) of the first record that cannot be read.
     """
-    return _grouped(path, read_records(path, _COLUMNS), labels)
+    return _grouped(path, read_records(path, _COLUMNS), labels, prompts)
 
 
 def read_records(path: str | Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -130,12 +130,12 @@ def _labels(record: Mapping[str, Any], task_id: str, samples: int) -> list[bool]
         return None
     listed = record.get("samples") is not None
     found = value if listed and isinstance(value, list) else [value]
-    if listed != isinstance(value, list) or not all(isinstance(label, bool) for label in found):
+    if listed != isinstance(value, list) or not all(label in (0, 1) and isinstance(label, int) for label in found):
         expected = "a list of booleans" if listed else "a boolean"
         raise InputError(f"task {task_id!r}: passed: expected {expected}, got {_named(value)}")
     if len(found) != samples:
         raise InputError(f"task {task_id!r}: passed: expected one for each of {samples} samples, got {len(found)}")
-    return found
+    return [bool(label) for label in found]
 
 
 def _named(value: object) -> str:
@@ -146,11 +146,13 @@ def _named(value: object) -> str:
     return names.get(type(value), type(value).__name__)
 
 
-def _grouped(path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]], labels: bool) -> SampleSet:
+def _grouped(
+    path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]], labels: bool, prompts: bool
+) -> SampleSet:
     texts = _Texts()
     tasks: dict[str, list[str]] = {}
     passed: dict[str, list[bool]] = {}
-    prompts: dict[str, str] = {}
+    first_prompts: dict[str, str] = {}
     lines = labelled = 0
     for where, record in records:
         lines += 1
@@ -164,8 +166,9 @@ def _grouped(path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]],
                 if labelled not in (0, lines):
                     raise InputError(f"task {task_id!r}: passed: expected in every record or in none")
                 passed.setdefault(task_id, []).extend(found or [])
+            if prompts and not first_prompts.get(task_id):
                 prompt = record.get("prompt")
-                prompts[task_id] = prompts.get(task_id) or (to_utf8(prompt)[0] if isinstance(prompt, str) else "")
+                first_prompts[task_id] = to_utf8(prompt)[0] if isinstance(prompt, str) else ""
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
     if not lines:
@@ -176,7 +179,7 @@ def _grouped(path: str | Path, records: Iterator[tuple[str, Mapping[str, Any]]],
         texts.replaced,
         lines,
         list(passed.values()) if labelled else None,
-        list(prompts.values()) if labels else None,
+        list(first_prompts.values()) if prompts else None,
     )
 
 

@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from io import TextIOWrapper
@@ -30,16 +30,19 @@ METADATA_KEY: Final = "fase_gpu"
 _ROWS_AT_ONCE = 8192
 
 
-def check_output(path: str | Path, overwrite: bool = False) -> None:
+def check_output(path: str | Path, overwrite: bool = False, inputs: Iterable[str | Path] = ()) -> None:
     """Raise InputError unless `write_scores` can write there: to be called before the work, not after it."""
     if not Path(path).is_dir():
         _writer(Path(path))
-    check_target(path, overwrite)
+    check_target(path, overwrite, inputs)
 
 
-def check_target(path: str | Path, overwrite: bool = False) -> None:
-    """Raise InputError unless `moved_into_place` can put a file there, whatever its suffix."""
+def check_target(path: str | Path, overwrite: bool = False, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise InputError unless `moved_into_place` can put a file there: any suffix, but none of `inputs`."""
     target = Path(path)
+    for file in map(Path, inputs):
+        if target.exists() and file.exists() and target.samefile(file):
+            raise InputError(f"{path}: is an input, expected another file")
     if target.is_dir():
         raise InputError(f"{path}: is a folder, expected a file name")
     if target.exists():

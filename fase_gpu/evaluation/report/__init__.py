@@ -27,12 +27,14 @@ class Written:
     """a line on each figure that the tasks do not allow"""
 
 
-def check_report(path: str | Path, figures: str | Path | None = None, overwrite: bool = False) -> None:
+def check_report(
+    path: str | Path, figures: str | Path | None = None, overwrite: bool = False, inputs: Sequence[str | Path] = ()
+) -> None:
     """Raise InputError unless write_report can write there: to be called before the work, not after it."""
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: expected a name that ends in .html")
-    check_target(target, overwrite)
+    check_target(target, overwrite, inputs)
     if figures is None:
         return
     folder = Path(figures)

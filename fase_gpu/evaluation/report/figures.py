@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fase_gpu.errors import MissingExtraError
+from fase_gpu.evaluation.methods import RADII
 from fase_gpu.evaluation.metrics import calibration, mean_of, risk_coverage, spearman
 from fase_gpu.evaluation.report.geometry import MOST_SAMPLES, geometries
 from fase_gpu.evaluation.report.ratios import KINDS, Array, pair_ratios
@@ -269,8 +270,13 @@ def _rho_over_alpha(figure: Figure, tasks: _Labelled) -> str | _Missing:
     config = tasks.scored.result.config
     fixed = config.variant == "fixed_eps"
     (above if fixed else ax).axvline(config.scale_list[0], color=GRID, linewidth=1.2, zorder=0.5)
-    ax.set(xlabel="alpha", ylabel="Spearman's ρ of 1 − entropy and pass@1", xlim=(0, 3.05))
-    above.set(xlabel="radius of fixed_eps", xlim=(0, 0.2 * 3.05 / 3), xticks=[0, 0.05, 0.1, 0.15, 0.2])
+    largest, widest = 3.05, RADII[-1] * 3.05 / 3
+    if fixed:
+        widest = max(widest, 1.02 * config.scale_list[0])
+    else:
+        largest = max(largest, 1.02 * config.scale_list[0])
+    ax.set(xlabel="alpha", ylabel="Spearman's ρ of 1 − entropy and pass@1", xlim=(0, largest))
+    above.set(xlabel="radius of fixed_eps", xlim=(0, widest))
     figure.legend(handles=lines, loc="outside lower center", ncols=3, handlelength=2.6, columnspacing=1.2)
     several = ", the mean over the sets" if len(tasks.tasks.sets) > 1 else ""
     return (
@@ -306,6 +312,8 @@ def _reliability(figure: Figure, tasks: _Labelled) -> str | _Missing:
     # A task that several sets have must not be fitted to in one and expected in another.
     ids = [tasks.tasks.task_ids[task] for task in tasks.which.tolist()]
     found = calibration(tasks.multiscale, tasks.pass_at_1, ids)
+    if not found.bins:
+        return _Missing("all tasks are one, so that none can be held out")
     expected, observed, counts = zip(*found.bins, strict=True)
     ax, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.9, linestyle="--")

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from fase_gpu.batching import EmbeddingSource
 from fase_gpu.config import RADIUS_VARIANTS, FaseConfig
 from fase_gpu.errors import InputError
-from fase_gpu.evaluation.methods import ALPHAS, PAPER_RADII, Method, class_method, radius_method, read_inputs
+from fase_gpu.evaluation.methods import ALPHAS, RADII, Method, class_method, radius_method, read_inputs
 from fase_gpu.evaluation.report.tasks import ReportTasks
 from fase_gpu.pipeline import score_source
-from fase_gpu.results import FaseResult
+from fase_gpu.results import FaseResult, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Scored:
     @property
     def ok(self) -> NDArray[np.bool_]:
         """[T] whether a task has a score."""
-        return np.asarray(self.result.status.numpy() == 0)
+        return np.asarray(self.result.status.numpy() == Status.OK)
 
 
 def score_tasks(
@@ -78,6 +78,6 @@ def score_tasks(
     result = replace(result, info=info, **columns)
     if not any(tasks.passed):
         return Scored(result, inputs.source, [], [])
-    sweeps = ((variant, PAPER_RADII if variant == "fixed_eps" else ALPHAS) for variant in RADIUS_VARIANTS)
+    sweeps = ((variant, RADII if variant == "fixed_eps" else ALPHAS) for variant in RADIUS_VARIANTS)
     curves = [radius_method(inputs, variant, values) for variant, values in sweeps]
     return Scored(result, inputs.source, curves, [class_method(inputs, "structural")])

@@ -56,7 +56,7 @@ def read_tasks(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) 
             s = read_labelled(path, results[i])
             sets.append((s.name, s.task_ids, s.prompts, s.samples, list(s.passed)))
         else:
-            texts = read_samples(path, labels=True)
+            texts = read_samples(path, labels=True, prompts=True)
             count = len(texts.task_ids)
             passed: list[list[bool] | None] = [None] * count if texts.passed is None else list(texts.passed)
             sets.append((set_name(Path(path)), texts.task_ids, texts.prompts or [""] * count, texts.samples, passed))
