@@ -478,7 +478,8 @@ if __name__ == "__main__":
     assert verdict(ordinary).passed
 
 
-def test_a_normal_user_has_namespaces_too(interpreter: Interpreter) -> None:
+def as_normal_user(interpreter: Interpreter, *texts: str) -> list[str]:
+    """Errors of samples that an unprivileged user runs in user namespaces, "None" for those that pass."""
     if os.geteuid() != 0:
         pytest.skip("the other tests run as one")
     if not readable_by_all(ROOT / "fase_gpu") or not readable_by_all(Path(np.__file__).parent):
@@ -486,13 +487,10 @@ def test_a_normal_user_has_namespaces_too(interpreter: Interpreter) -> None:
     script = f"""
 import sys
 sys.path[1:1] = [{str(ROOT)!r}, {str(Path(np.__file__).parent.parent)!r}]
-from fase_gpu.evaluation.execution import Sandbox, Task, execute
+from fase_gpu.evaluation.execution import Limits, Sandbox, Task, execute
 from fase_gpu.files import SampleSet
-texts = ["def f(x): return x + 1", "def f(x): return x",
-         "import os\\ndef f(x):\\n    os.kill(-1, 9)\\n    return x + 1",
-         "import socket\\ndef f(x): socket.create_connection(('127.0.0.1', 1))", "import os\\ndef f(x): os.setuid(0)",
-         "def f(x): open('/proc/1/environ').read()"]
-done = execute(SampleSet(["t"], [texts], 0, 1), {{"t": Task("t", "asserts", "assert f(1) == 2", "f")}})
+done = execute(SampleSet(["t"], [{list(texts)!r}], 0, 1), {{"t": Task("t", "asserts", "assert f(1) == 2", "f")}},
+               Limits(3.0))
 print(done.isolation.namespaces, *(outcome.error for outcome in done.outcomes))
 """
     command = [interpreter.program, "-B", "-c", script]
@@ -502,5 +500,86 @@ print(done.isolation.namespaces, *(outcome.error for outcome in done.outcomes))
     namespaces, *errors = done.stdout.split()
     if namespaces == "None":
         pytest.skip("no user namespaces on this machine")
-    expected = ["None", "assertion", "ProcessLookupError", "ConnectionRefusedError", "OSError"]
-    assert (namespaces, errors) == ("user", [*expected, "PermissionError"])
+    assert namespaces == "user"
+    return list(errors)
+
+
+def test_a_normal_user_has_namespaces_too(interpreter: Interpreter) -> None:
+    errors = as_normal_user(
+        interpreter,
+        "def f(x): return x + 1",
+        "def f(x): return x",
+        "import os\ndef f(x):\n    os.kill(-1, 9)\n    return x + 1",
+        "import socket\ndef f(x): socket.create_connection(('127.0.0.1', 1))",
+        "import os\ndef f(x): os.setuid(0)",
+        "def f(x): open('/proc/1/environ').read()",
+    )
+    expected = ["None", "assertion", "ProcessLookupError", "ConnectionRefusedError", "OSError", "PermissionError"]
+    assert errors == expected
+
+
+def test_the_keeper_of_a_normal_user_cannot_be_brought_down(interpreter: Interpreter) -> None:
+    every = "\n    for s in range(1, 65):\n        try: os.kill(os.getppid(), s)\n        except OSError: pass"
+    queued = "import ctypes\n    for s in range(34, 65): ctypes.CDLL(None).sigqueue(os.getppid(), s, 0)"
+    limits = "import resource\n    for k in ('AS', 'CPU', 'NOFILE', 'FSIZE', 'DATA'):"
+    limits += "\n        resource.prlimit(1, getattr(resource, 'RLIMIT_' + k), (0, 0))"
+    forever = "while True: os.kill(os.getppid(), signal.SIGCHLD)"
+    errors = as_normal_user(
+        interpreter,
+        *map(call_it, ("os.kill(os.getppid(), signal.SIGINT)", every, queued, limits, forever)),
+        call_it("import resource\n    resource.setrlimit(resource.RLIMIT_NOFILE, (99, 99))"),
+        call_it("assert signal.getsignal(signal.SIGINT) is signal.default_int_handler; signal.raise_signal(15)"),
+        RIGHT,
+    )
+    assert errors == ["None", "None", "None", "PermissionError", "timeout", "None", "killed", "None"]
+
+
+# The report may only be written, once, by the process that ran the tests: here children wait for it and change it.
+REWRITES = """
+import fcntl, os, socket, time
+descriptors = [d for d in map(int, os.listdir('/proc/self/fd')) if d > 2]
+takes = (
+    lambda d: os.pread(d, 9999, 0),
+    lambda d: os.read(os.open(f'/proc/self/fd/{d}', os.O_RDONLY | os.O_NONBLOCK), 9999),
+    lambda d: socket.socket(fileno=os.dup(d)).recv(9999, socket.MSG_DONTWAIT),
+)
+def rewrite(take, end):
+    while time.monotonic() < end:
+        for d in descriptors:
+            try: found = take(d)
+            except OSError: continue
+            if b'failed' in found:
+                new = found[:found.index(b'failed')] + b'passed'
+                for write in (lambda: os.ftruncate(d, 0), lambda: os.pwrite(d, new, 0), lambda: os.write(d, new)):
+                    try: write()
+                    except OSError: pass
+def f(x):
+    for take in takes:
+        if os.fork() == 0:
+            os.setsid()
+            rewrite(take, time.monotonic() + 1)
+            os._exit(0)
+    time.sleep(0.1)
+    return x
+"""
+
+
+def test_a_child_cannot_rewrite_the_report(sandbox: Sandbox) -> None:
+    programs = [REWRITES + f"# {i}" for i in range(20)]
+    tasks = {"t": Task("t", "asserts", "assert f(1) == 2", "f")}
+    done = execute(SampleSet(["t"], [programs], 0, 1), tasks, Limits(5.0), sandbox=sandbox, workers=2)
+    assert {outcome.error for outcome in done.outcomes} <= {"assertion", "tampered"}
+
+
+def test_a_child_of_a_normal_user_cannot_rewrite_the_report(interpreter: Interpreter) -> None:
+    errors = as_normal_user(interpreter, *(REWRITES + f"# {i}" for i in range(20)))
+    assert set(errors) <= {"assertion", "tampered"}
+
+
+def test_messages_beside_the_report_are_no_pass(judge: Judge) -> None:
+    """A child that writes more than the channel holds keeps nobody waiting."""
+    fill = "\n    for _ in range(9999):\n        for d in range(3, 64):\n            try: os.write(d, b'x' * 999)"
+    fill += "\n            except OSError: pass"
+    assert judge(call_it(fill), seconds=20)[3:5] == (False, "tampered")
+    long = "class E(Exception): pass\nE.__name__ = 'E' * 10**6\ndef f(x): raise E(1)\n"
+    assert judge(long).error == "E" * 200

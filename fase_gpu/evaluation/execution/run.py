@@ -162,7 +162,8 @@ class _Run:
                 self._sandbox.interrupt()
                 raise
         seconds = self._limits.seconds
-        patient = replace(self._limits, seconds=_PATIENCE * seconds, cpu_seconds=math.ceil(seconds))
+        # A second more, for the kernel counts it more roughly than the verdict does.
+        patient = replace(self._limits, seconds=_PATIENCE * seconds, cpu_seconds=math.ceil(seconds) + 1)
         for pair in alone:
             self.repeated += 1
             ending = self._ending(pair, patient)

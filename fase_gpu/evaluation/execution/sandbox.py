@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -241,16 +242,17 @@ class Sandbox:
         try:
             told, problem = process.communicate(job, timeout=seconds + _GRACE_SECONDS)
         except subprocess.TimeoutExpired:
+            # A job may slow its keeper down.
             process.kill()
             process.communicate()
-            raise SandboxError(f"did not end {_GRACE_SECONDS} seconds after its time limit") from None
+            return Ending("timeout", -signal.SIGKILL, seconds + _GRACE_SECONDS, 0.0, False, None)
         finally:
             with self._lock:
                 self._running.discard(process)
         if self._stopped:
             raise SandboxError("the sandbox is closed")
         if process.returncode == -9 and not problem:
-            # A machine that runs out of memory may take the launcher along.
+            # The job brought its keeper down, or a machine that ran out of memory took the launcher along.
             return Ending("exit", -9, 0.0, 0.0, False, None)
         if process.returncode != 0:
             lines = problem.decode("utf-8", "replace").strip().splitlines() or [f"status {process.returncode}"]

@@ -60,7 +60,8 @@ _SET_FILTER, _NO_SLOWDOWN = 1, 4
 def install(namespaces: bool) -> None:
     """Forbid system calls to this process and its children for good; `no_new_privileges` has to be set.
 
-    Without namespaces also sockets, and signals to any process but this one. Raises OSError where it cannot be done.
+    Limits are changed by a process for itself only: in a user namespace the keeper has the same user. Without
+    namespaces also sockets, and signals to any process but this one. Raises OSError where it cannot be done.
     """
     machine = os.uname().machine
     if machine not in _MACHINES:
@@ -86,7 +87,7 @@ def install(namespaces: bool) -> None:
         (_RETURN, 0, 0, _ERRNO | _EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    for name in () if namespaces else _OWN_PID_ONLY:
+    for name in ("prlimit64",) if namespaces else _OWN_PID_ONLY:
         # prlimit64 takes 0 for the caller; to kill, 0 is the whole group.
         program += [
             (_EQUAL, 0, 5, number[name]),

@@ -20,6 +20,7 @@ _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
 _SIGKILL = 9
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_AF_UNIX, _SOCK_SEQPACKET, _SHUT_WR = 1, 5, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -100,6 +101,19 @@ def loopback_up() -> None:
         _call("ioctl", descriptor, ctypes.c_ulong(_SIOCSIFFLAGS), ctypes.c_char_p(request))
     finally:
         os.close(descriptor)
+
+
+def message_channel() -> tuple[int, int]:
+    """Descriptors that read and write messages and never block.
+
+    Whoever has the writing one can take nothing back that was written; through /proc a pipe could be opened again, by
+    its user, and be read.
+    """
+    pair = (ctypes.c_int * 2)()
+    _call("socketpair", _AF_UNIX, _SOCK_SEQPACKET | os.O_NONBLOCK | os.O_CLOEXEC, 0, pair)
+    reading, writing = pair
+    _call("shutdown", reading, _SHUT_WR)
+    return reading, writing
 
 
 def bound_capabilities() -> None:

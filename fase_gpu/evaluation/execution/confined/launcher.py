@@ -6,6 +6,9 @@
 
 Without namespaces the launcher is the keeper. The job is told on stdin (marshal), the end on stdout: a line
 `ended code seconds cpu forged`, then what the job reported, at most REPORT_BYTES.
+
+Where the job brings its keeper down, the launcher ends itself by SIGKILL: that is how a job ended, not a sandbox that
+could not be built.
 """
 
 from __future__ import annotations
@@ -24,15 +27,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable
-    from typing import NoReturn
+    from typing import Any, NoReturn
 else:
     # signal itself makes enumerations of everything, which takes longer than all the rest of this process.
     import _signal as signal
 
-REPORT_BYTES = 1 << 20
+# So little that a message of it fits into any empty channel.
+REPORT_BYTES = 1 << 15
 _TEMPORARY = "/tmp"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 512
+# The status of a keeper that did not see its job's end.
+_LOST = 77
 
 
 def main() -> NoReturn:
@@ -122,7 +128,7 @@ def run(
     if keeper:
         # Whatever ends the keeper ends its whole namespace.
         _, status = os.waitpid(keeper, 0)
-        if os.WIFSIGNALED(status):
+        if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _LOST:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(os.waitstatus_to_exitcode(status))
     kernel.die_with_parent()
@@ -175,55 +181,101 @@ def _watch(limited: Callable[[], None], job: Callable[[Callable[[str], None]], N
     # So that a job of the same user can neither read the token here nor the descriptors.
     kernel.set_readable(False)
     token = os.urandom(16)
-    told = os.memfd_create("report")
+    told, telling = kernel.message_channel()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    handlers = _ignore_signals()
     ready, started_writing = os.pipe()
     started = time.monotonic()
     child = os.fork()
     if not child:
-        _job(limited, job, told, token, started_writing)
-    os.close(started_writing)
-    ended, status, cpu = None, 0, 0.0
-    while ended is None:
-        if signal.sigtimedwait({signal.SIGCHLD}, max(started + seconds - time.monotonic(), 0)) is None:
-            ended = "timeout"
-            os.kill(child, signal.SIGKILL)
-        ended_now = _reap(child, wait=ended is not None)
-        if ended_now is not None:
-            status, cpu = ended_now
-            ended = ended or "exit"
-    took = time.monotonic() - started
-    _end_descendants()
-    problem = os.read(ready, 1000)
+        _job(limited, job, telling, token, started_writing, handlers)
+    try:
+        os.close(started_writing)
+        os.close(telling)
+        ended, status, cpu = _awaited(child, started + seconds)
+        took = time.monotonic() - started
+        _end_descendants()
+        problem = os.read(ready, 1000)
+        if not problem:
+            forged, report = _reported(told, token)
+            header = f"{ended} {os.waitstatus_to_exitcode(status)} {took:.6f} {cpu:.6f} {int(forged)}\n".encode()
+            _write_all(1, header + report)
+    except BaseException:
+        _lose()
     if problem:
         raise OSError(0, problem.decode())
-    code = os.waitstatus_to_exitcode(status)
-    # One byte more than is taken, so that more than that is seen.
-    report = os.pread(told, len(token) + REPORT_BYTES + 1, 0)
-    honest = report.startswith(token) and len(report) <= len(token) + REPORT_BYTES
-    header = f"{ended} {code} {took:.6f} {cpu:.6f} {int(bool(report) and not honest)}\n".encode()
-    _write_all(1, header + (report[len(token) :] if honest else b""))
+
+
+def _ignore_signals() -> dict[int, Any]:
+    """Be deaf to what a job of the same user may send, but for SIGCHLD; the handlers that were there."""
+    handlers: dict[int, Any] = {}
+    for number in signal.valid_signals() - {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}:
+        handlers[number] = signal.getsignal(number)
+        signal.signal(number, signal.SIG_IGN)
+    return handlers
+
+
+def _lose() -> NoReturn:
+    # An init cannot kill itself.
+    os.kill(os.getpid(), signal.SIGKILL)
+    os._exit(_LOST)
+
+
+def _awaited(child: int, deadline: float) -> tuple[str, int, float]:
+    """How the job ended, its status and CPU seconds; it is killed where it has not ended by the deadline."""
+    while True:
+        # The clock is looked at every time: a job may send SIGCHLD without a pause.
+        late = time.monotonic() >= deadline
+        if late:
+            os.kill(child, signal.SIGKILL)
+        else:
+            signal.sigtimedwait({signal.SIGCHLD}, max(deadline - time.monotonic(), 0))
+        found = _reap(child, wait=late)
+        if found is not None:
+            return ("timeout" if late else "exit", *found)
+
+
+def _reported(told: int, token: bytes) -> tuple[bool, bytes]:
+    """Whether anything but one report of the job itself came, and that report."""
+    messages = []
+    for _ in range(2):
+        try:
+            # One byte more than is taken, so that more than that is seen.
+            messages.append(os.read(told, len(token) + REPORT_BYTES + 1))
+        except BlockingIOError:
+            messages.append(b"")
+    report, more = messages
+    if report.startswith(token) and len(report) <= len(token) + REPORT_BYTES and not more:
+        return False, report[len(token) :]
+    return bool(report or more), b""
 
 
 def _job(
-    limited: Callable[[], None], job: Callable[[Callable[[str], None]], None], told: int, token: bytes, problems: int
+    limited: Callable[[], None],
+    job: Callable[[Callable[[str], None]], None],
+    telling: int,
+    token: bytes,
+    problems: int,
+    handlers: dict[int, Any],
 ) -> NoReturn:
     """In the job's process: lock it up, run, report once, and leave without any exit handler."""
     leave, write, own_pid = os._exit, os.write, os.getpid
-    pid = own_pid()
+    pid, most = own_pid(), REPORT_BYTES
 
     def report(text: str) -> None:
         # A child that the sample forked comes here too.
         if own_pid() == pid:
-            write(told, token + text.encode("utf-8", "replace"))
+            write(telling, token + text.encode("utf-8", "replace")[:most])
         leave(0)
 
     try:
         os.setsid()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        os.closerange(3, min(told, problems))
-        os.closerange(min(told, problems) + 1, max(told, problems))
-        os.closerange(max(told, problems) + 1, 1 << 16)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.closerange(3, min(telling, problems))
+        os.closerange(min(telling, problems) + 1, max(telling, problems))
+        os.closerange(max(telling, problems) + 1, 1 << 16)
         null = os.open("/dev/null", os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
@@ -254,7 +306,8 @@ def _look_ordinary() -> None:
 def _reap(child: int, wait: bool) -> tuple[int, float] | None:
     """Status and CPU seconds of the job where it has ended; collects every orphan that has."""
     found = None
-    while True:
+    # Not for ever: some may end as fast as they are collected.
+    for _ in range(10_000):
         try:
             pid, status, usage = os.wait4(child if wait else -1, 0 if wait else os.WNOHANG)
         except ChildProcessError:
@@ -265,6 +318,7 @@ def _reap(child: int, wait: bool) -> tuple[int, float] | None:
             found = status, usage.ru_utime + usage.ru_stime
             if wait:
                 return found
+    return found
 
 
 def _end_descendants() -> None:
