@@ -68,15 +68,26 @@ class _Names:
     def __init__(self, function: ast.AST | None = None) -> None:
         self.read: Counter[str] = Counter()
         self.set: Counter[str] = Counter()
-        for node in ast.walk(function) if function is not None else ():
+        # As ast.walk, in a third of its time.
+        stack = [] if function is None else [function]
+        while stack:
+            node = stack.pop()
             if isinstance(node, ast.Name):
                 (self.read if type(node.ctx) is ast.Load else self.set)[node.id] += 1
-            elif isinstance(node, ast.AugAssign):
+                continue
+            if isinstance(node, ast.AugAssign):
                 # What it sets it reads as well, and so it stands there twice when it is rewritten.
                 self.read.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
             elif isinstance(node, (ast.Global, ast.Nonlocal)):
                 # Others see it: as if it were read once more.
                 self.read.update(2 * node.names)
+                continue
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if type(value) is list:
+                    stack.extend([child for child in value if isinstance(child, ast.AST)])
+                elif isinstance(value, ast.AST) and type(value) not in _SIMPLE:
+                    stack.append(value)
 
 
 class _Rewriter:
@@ -343,9 +354,8 @@ def _called(node: ast.Call) -> ast.expr:
     return node
 
 
-_LEAVES: Final = frozenset(
+_SIMPLE: Final = frozenset(
     (
-        ast.Name,
         ast.Load,
         ast.Store,
         ast.Del,
@@ -356,6 +366,7 @@ _LEAVES: Final = frozenset(
         *ast.boolop.__subclasses__(),
     )
 )
+_LEAVES: Final = _SIMPLE | {ast.Name}
 _SCOPES: Final = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
 _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 _OPPOSITE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
