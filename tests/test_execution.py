@@ -129,6 +129,17 @@ def test_bigcodebench(tmp_path: Path, sandbox: Sandbox) -> None:
     ]
 
 
+def test_samples_of_bigcodebench_count_on_its_code_prompt(tmp_path: Path, sandbox: Sandbox) -> None:
+    record = BIGCODEBENCH | {"code_prompt": "import os as system\nLENGTH = len\ndef task_func(path):"}
+    (task,) = read_tasks(write(tmp_path / "t.jsonl", record)).values()
+    right = "def task_func(path):\n    return LENGTH(open(path).read()) if system.path.exists(path) else 0\n"
+    future = "from __future__ import annotations\n" + right
+    assert one(sandbox, task, right, future, "x = 1", "def task_func(") == [None, None, "assertion", "syntax"]
+    (bare,) = read_tasks(write(tmp_path / "u.jsonl", record | {"code_prompt": "Write a function"})).values()
+    assert (bare.prompt, one(sandbox, bare, right, "x = 1")) == ("", ["NameError", "NameError"])
+    assert bare.fingerprint() != task.fingerprint()
+
+
 def test_the_examples_of_this_repository(sandbox: Sandbox) -> None:
     tasks = read_tasks(ROOT / "examples" / "tasks.jsonl")
     assert len(tasks) == 24
@@ -163,6 +174,8 @@ def test_task_files_are_known_by_their_content(tmp_path: Path, form: str) -> Non
         ({"test": TEST}, "task_id: expected a string or an integer, got None; fields: test"),
         ({"task_id": "t", "prompt": ""}, "task 't': no test and no test_list; fields: task_id, prompt"),
         ({"task_id": "t", "test": "assert f(1) =="}, "task 't': its tests are not Python: "),
+        ({"task_id": "t", "test": "assert " + "(" * 9999}, "task 't': its tests are "),
+        ({"task_id": "t", "test": "assert " + "-" * 99999 + "1"}, "task 't': its tests are too deeply nested"),
         ({"task_id": "t", "test": "import f\ndef test(): pass"}, "task 't': test: only defines things"),
         ({"task_id": "t", "test": HUMANEVAL["test"]}, "task 't': no entry_point"),
         ({"task_id": "t", "test": 1}, "task 't': test: expected a string, got 1"),
@@ -242,6 +255,21 @@ def test_a_run_continues_where_it_was_interrupted(sandbox: Sandbox, tmp_path: Pa
     assert run_it().kept == 3
 
 
+@pytest.mark.parametrize(
+    "change",
+    [{"passed": 1}, {"passed": "yes"}, {"sample": True}, {"seconds": "1"}, {"error": 3}, {"message": []}, {"run": []}],
+)
+def test_kept_lines_that_are_no_outcomes_are_not_taken(
+    sandbox: Sandbox, tmp_path: Path, change: dict[str, object]
+) -> None:
+    partial = tmp_path / "r.partial"
+    execute(samples_of(a=[RIGHT]), tasks_named("a"), sandbox=sandbox, partial=partial)
+    (record,) = map(json.loads, partial.read_text().split("\n")[:1])
+    write(partial, record | change)
+    again = execute(samples_of(a=[RIGHT]), tasks_named("a"), sandbox=sandbox, partial=partial)
+    assert (again.kept, again.outcomes[0].passed) == (0, True)
+
+
 def test_what_others_may_have_stopped_runs_again_alone(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -281,6 +309,23 @@ def test_a_sleeping_sample_is_a_timeout_all_the_same(sandbox: Sandbox) -> None:
     assert one(sandbox, tasks_named("a")["a"], SLEEPY, RIGHT, seconds=0.5) == ["timeout", None]
 
 
+def test_sleeping_samples_cost_their_limit_when_they_run_again(sandbox: Sandbox) -> None:
+    sleepers = [f"{SLEEPY}# {i}" for i in range(3)]
+    locked = "import threading\ndef f(x):\n    lock = threading.Lock()\n    lock.acquire()\n    lock.acquire()\n"
+    started = time.monotonic()
+    done = execute(samples_of(a=[*sleepers, locked]), tasks_named("a"), Limits(1.0), sandbox=sandbox, workers=2)
+    assert (done.repeated, {outcome.error for outcome in done.outcomes}) == (4, {"timeout"})
+    assert time.monotonic() - started < 11
+
+
+def test_what_waits_for_a_process_of_its_own_is_not_idle(sandbox: Sandbox) -> None:
+    child = "import os\ndef f(x):\n    if os.fork() == 0:\n        while True: pass\n    os.wait()\n"
+    payload = {"program": child, "kind": "asserts", "test": TEST, "entry_point": "f", "prompt": "", "defined": []}
+    assert sandbox.run("judge", payload, Limits(2.0, idle=(1.0, 0.4))).seconds >= 2.0
+    payload["program"] = SLEEPY
+    assert 1.0 <= sandbox.run("judge", payload, Limits(9.0, idle=(1.0, 0.9))).seconds < 5.0
+
+
 def test_the_umask_of_the_caller_does_not_matter() -> None:
     before = os.umask(0o077)
     try:
@@ -293,7 +338,7 @@ def test_the_umask_of_the_caller_does_not_matter() -> None:
 def test_a_launcher_that_is_killed_is_a_killed_sample(sandbox: Sandbox) -> None:
     endless = "def f(x):\n    while True: pass\n"
     with ThreadPoolExecutor(1) as pool:
-        payload = {"program": endless, "kind": "asserts", "test": TEST, "entry_point": "f", "defined": []}
+        payload = {"program": endless, "kind": "asserts", "test": TEST, "entry_point": "f", "prompt": "", "defined": []}
         future = pool.submit(sandbox.run, "judge", payload, Limits(30))
         while not sandbox._running:
             time.sleep(0.05)
@@ -369,6 +414,23 @@ def test_the_command_writes_results_and_a_table(tmp_path: Path, command: Run) ->
     assert (status, out) == (0, "")
 
 
+def test_the_table_of_errors_is_short_and_empty_tasks_count(tmp_path: Path, command: Run) -> None:
+    odd = [f"class E{i}(Exception): pass\ndef f(x): raise E{i}\n" for i in range(14)]
+    samples = write(
+        tmp_path / "s.jsonl",
+        {"task_id": "HumanEval/7", "samples": [WRONG, WRONG, *odd]},
+        {"task_id": "HumanEval/8", "samples": []},
+    )
+    tasks = write(tmp_path / "t.jsonl", HUMANEVAL, HUMANEVAL | {"task_id": "HumanEval/8"})
+    status, out, err = command("execute", samples, "--tasks", tasks, "-o", tmp_path / "r.jsonl", "--allow-execution")
+    assert status == 0, err
+    rows = [line.split() for line in out.splitlines()]
+    assert ["tasks", "2"] in rows
+    assert ["assertion", "2", "12.5%"] in rows
+    assert ["others", "3", "18.8%"] in rows
+    assert sum(row[:1] != [] and row[0].startswith("E") for row in rows) == 11
+
+
 def test_the_command_refuses_without_being_allowed(tmp_path: Path, command: Run) -> None:
     status, out, err = command("execute", "no.jsonl", "--tasks", "no.jsonl", "-o", tmp_path / "r.jsonl")
     assert (status, out, err.count("\n")) == (2, "", 1)
@@ -392,7 +454,7 @@ def test_the_command_says_what_is_missing(tmp_path: Path, command: Run, monkeypa
     [
         ("r.parquet", "expected a name that ends in .jsonl"),
         ("no/r.jsonl", "does not exist"),
-        ("s.jsonl", "is the input"),
+        ("s.jsonl", "is an input"),
     ],
 )
 def test_the_command_checks_its_output_first(tmp_path: Path, command: Run, output: str, problem: str) -> None:

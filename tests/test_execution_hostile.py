@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -11,12 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
-from fase_gpu.evaluation.execution import Interpreter, Isolation, Limits, Sandbox, Task, execute
+from fase_gpu.evaluation.execution import Ending, Interpreter, Isolation, Limits, Sandbox, Task, execute
 from fase_gpu.evaluation.outcomes import Outcome
 from fase_gpu.files import SampleSet
 
@@ -217,6 +220,60 @@ def test_patching_builtins_is_no_pass(verdict: Judge, patch: str) -> None:
     assert not verdict(f"import builtins\n{patch}\ndef f(x):\n    return 0\n", test).passed
 
 
+@pytest.mark.parametrize(
+    "patch",
+    [
+        "unittest.TestCase.assertEqual.__code__ = (lambda self, a, b, msg=None: None).__code__",
+        "unittest.TestCase.assertEqual.__defaults__ = ('x',)",
+        "unittest.case._Outcome.testPartExecutor.__wrapped__.__code__ = next.__class__",
+        "unittest.TestCase.assertTrue.__code__ = (lambda self, x, msg=None: None).__code__",
+        "unittest.TestCase.assertAlmostEqual.__kwdefaults__ = {'msg': 1}",
+        "unittest.TestSuite.run.__code__ = (lambda self, result, debug=False: result).__code__",
+        "unittest.TestCase.addClassCleanup.__func__.__code__ = (lambda *a, **k: None).__code__",
+    ],
+)
+def test_rewriting_functions_of_unittest_is_no_pass(verdict: Judge, patch: str) -> None:
+    program = f"import unittest, unittest.case\n{patch}\ndef f(x):\n    return "
+    assert not verdict(program + "0", UNITTEST, "unittest").passed
+    assert verdict(program + "x + 1", UNITTEST, "unittest").error in ("tampered", "TypeError")
+
+
+@pytest.mark.parametrize("kind", ["asserts", "check", "unittest"])
+def test_builtins_of_ones_own_are_not_the_tests(verdict: Judge, kind: str) -> None:
+    own = "import builtins\n__builtins__ = {**vars(builtins), 'abs': lambda x: 0, 'len': lambda x: 0}\n"
+    asserted = "assert abs(f(1) - 2) < 1"
+    test = {
+        "asserts": asserted,
+        "check": f"def check(candidate):\n    {asserted}",
+        "unittest": "import unittest\nclass TestCases(unittest.TestCase):\n    def test_one(self):\n"
+        "        self.assertLess(abs(f(1) - 2), 1)",
+    }[kind]
+    assert verdict(own + "def f(x): return 0", test, kind)[3:5] == (False, "assertion")
+    assert verdict(own + RIGHT, test, kind).passed
+
+
+@pytest.mark.parametrize("kind", ["asserts", "unittest"])
+@pytest.mark.parametrize("name", ["settrace", "setprofile"])
+def test_tracing_the_tests_is_no_pass(verdict: Judge, name: str, kind: str) -> None:
+    test = {"asserts": "assert f(1) == 2", "unittest": UNITTEST}[kind]
+    skip = f"""
+import sys
+def trace(frame, event, arg):
+    if frame.f_code.co_filename == "test.py" and event == "return":
+        raise SystemExit
+    if frame.f_code.co_name == "_baseAssertEqual":
+        frame.f_lineno += 1
+    return trace
+sys.{name}(trace)
+def f(x):
+    return {{}}
+"""
+    assert verdict(skip.format("0"), test, kind)[3:5] == (False, "assertion")
+    assert verdict(skip.format("x + 1"), test, kind).passed
+    late = f"import sys\ndef f(x):\n    sys.{name}(lambda *a: None)\n    return x + 1\n"
+    assert verdict(late, test, kind)[3:5] == (False, "tampered")
+
+
 def test_own_names_for_what_tests_use_do_not_pass(verdict: Judge) -> None:
     own = "class AssertionError(BaseException): pass\ndef check(f): pass\ndef abs(x): return 0\ndef f(x): return 0\n"
     assert verdict(own, "assert abs(f(1) - 2) < 1")[3:5] == (False, "assertion")
@@ -283,6 +340,28 @@ def test_killing_others_hits_nobody_else(judge: Judge, kill: str) -> None:
         bystander.wait()
 
 
+@pytest.mark.parametrize(
+    "line", ["fcntl.fcntl(0, {}, os.getppid())", "fcntl.ioctl(socket.socketpair()[0], 0x8901, bytes(4))"]
+)
+def test_signals_cannot_be_sent_by_a_descriptor(weaker: Sandbox, line: str) -> None:
+    send = line.format("fcntl.F_SETOWN")
+    assert judge_in(weaker)(call_it(f"import fcntl; {send}")).error == "PermissionError"
+    assert judge_in(weaker)(call_it("import fcntl; fcntl.fcntl(1, fcntl.F_SETFL, 0)")).passed
+
+
+def test_a_keeper_that_fails_is_a_killed_sample(sandbox: Sandbox) -> None:
+    payload = {"program": "import time; time.sleep(1)", "kind": "asserts", "test": "", "entry_point": "f"}
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(sandbox.run, "judge", payload | {"prompt": "", "defined": []}, Limits(9.0))
+        time.sleep(0.6)
+        (launcher,) = sandbox._running
+        keeper = launcher.pid
+        if sandbox.isolation.namespaces:
+            keeper = int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text())
+        os.kill(keeper, signal.SIGKILL)
+        assert future.result() == Ending("exit", -9, 0.0, 0.0, False, None)
+
+
 def test_the_runs_own_process_cannot_be_killed(judge: Judge) -> None:
     assert judge(call_it(f"os.kill({os.getpid()}, 9)")).error in ("ProcessLookupError", "PermissionError")
 
@@ -317,22 +396,28 @@ def f(x):
     assert not any(Path(folder, mark).exists() for folder in (tmp_path, "/tmp", "/var/tmp"))
 
 
-def test_samples_end_with_a_run_that_is_killed(mark: str, tmp_path: Path) -> None:
-    sample = f"import time\nopen('/proc/self/comm', 'w').write({mark!r})\ntime.sleep(60)\n"
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_samples_end_with_a_run_that_is_killed(sandbox: Sandbox, mark: str, end: str) -> None:
+    sample = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    os.fork()\n"
+    sample += f"open('/proc/self/comm', 'w').write({mark!r})\ntime.sleep(60)\n"
     script = f"""
-from fase_gpu.evaluation.execution import Limits, Task, execute
+from fase_gpu.evaluation.execution import Interpreter, Isolation, Limits, Sandbox, Task, execute
 from fase_gpu.files import SampleSet
-execute(SampleSet(["t"], [[{sample!r}]], 0, 1), {{"t": Task("t", "asserts", "f()")}}, Limits(50))
+with Sandbox({sandbox.isolation!r}, {sandbox._interpreter!r}) as box:
+    tasks = {{"t": Task("t", "asserts", "f()")}}
+    execute(SampleSet(["t"], [[{sample!r}]], 0, 1), tasks, Limits(50), sandbox=box)
 """
-    # A killed run leaves its empty folder.
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    host = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env=environment)
-    deadline = time.monotonic() + 20
-    while not named(mark) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert named(mark)
-    host.kill()
-    host.wait()
+    # A killed run leaves its folder.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o711)
+        with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "TMPDIR": folder}) as host:
+            deadline = time.monotonic() + 20
+            while not named(mark) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            running = len(named(mark))
+            time.sleep(0.2)
+            getattr(host, end)()
+    assert running
     while named(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
 
@@ -436,7 +521,59 @@ def test_the_working_folder_may_go(judge: Judge, sandbox: Sandbox) -> None:
     assert judge(call_it(away)).passed
     locked = "\n    os.makedirs('a/b')\n    open('a/b/c', 'w').close()\n    os.chmod('a/b', 0)\n    os.chmod('a', 0)"
     assert judge(call_it(locked), "assert f(1) == 2").passed
+    deep = "\n    for _ in range(3000):\n        os.mkdir('a')\n        os.chdir('a')\n    os.chmod('.', 0)"
+    assert judge(call_it(deep), "assert f(1) == 2", seconds=20).passed
     assert os.listdir(sandbox._scratch) == []
+
+
+def test_nothing_is_left_in_shared_memory(judge: Judge) -> None:
+    calls = ("shmget(0, 4096, 0o1600)", "semget(0, 1, 0o1600)", "msgget(0, 0o1600)")
+    before = [Path("/proc/sysvipc", name).read_text() for name in ("shm", "sem", "msg")]
+    for call in calls:
+        judge(call_it(f"import ctypes; ctypes.CDLL(None).{call}"))
+    assert [Path("/proc/sysvipc", name).read_text() for name in ("shm", "sem", "msg")] == before
+
+
+def test_more_jobs_than_users_wait() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root has jobs of other users")
+    with Sandbox() as sandbox:
+        sandbox._users = SimpleQueue()
+        sandbox._users.put(65521)
+        started = time.monotonic()
+        programs = [f"import time\ntime.sleep(0.3)\n{RIGHT}# {i}" for i in range(3)]
+        tasks = {"t": Task("t", "asserts", "assert f(1) == 2", "f")}
+        done = execute(SampleSet(["t"], [programs], 0, 1), tasks, sandbox=sandbox, workers=20)
+        assert all(outcome.passed for outcome in done.outcomes)
+        assert time.monotonic() - started > 0.9
+
+
+def test_a_python_in_a_home_shows_only_itself(interpreter: Interpreter) -> None:
+    home = Path(interpreter.folders[0])
+    if interpreter.packages or not readable_by_all(ROOT / "fase_gpu"):
+        pytest.skip("needs a Python in a folder of its own, and packages that it can read")
+    secret = home / "secret"
+    secret.write_text("s")
+    script = f"""
+import sys
+sys.path[1:1] = [{str(ROOT)!r}, {str(Path(np.__file__).parent.parent)!r}]
+from fase_gpu.evaluation.execution import Interpreter, Sandbox, Task, execute
+from fase_gpu.files import SampleSet
+found = Interpreter.running()
+assert {str(home)!r} not in found.folders, found
+with Sandbox(interpreter=found) as sandbox:
+    texts = ["def f(x): return x + 1", "def f(x): open({str(secret)!r})"]
+    done = execute(SampleSet(["t"], [texts], 0, 1), {{"t": Task("t", "asserts", "assert f(1) == 2", "f")}},
+                   sandbox=sandbox)
+print(bool(sandbox.isolation.namespaces), *(outcome.error for outcome in done.outcomes))
+"""
+    command = [interpreter.program, "-B", "-c", script]
+    done = subprocess.run(command, text=True, capture_output=True, cwd="/", env={"HOME": str(home)}, check=False)
+    secret.unlink()
+    assert done.returncode == 0, done.stderr
+    if done.stdout.startswith("False"):
+        pytest.skip("no namespaces on this machine")
+    assert done.stdout.split() == ["True", "None", "FileNotFoundError"]
 
 
 def test_every_sample_has_an_empty_folder_of_its_own(judge: Judge) -> None:
@@ -455,6 +592,10 @@ def test_threads_that_never_end_do_not_matter(judge: Judge) -> None:
 def test_exceptions_that_fight_back_are_told(verdict: Judge) -> None:
     nasty = "class E(Exception):\n    def __str__(self): raise SystemExit\ndef f(x): raise E\n"
     assert verdict(nasty)[3:6] == (False, "E", None)
+    odd = "class S(str):\n    def __getitem__(self, key): return S('y')\n    def __format__(self, how): return 1\n"
+    odd += "class M(type):\n    __name__ = property(lambda cls: 1)\n"
+    odd += "class E(Exception, metaclass=M):\n    def __str__(self): return S('x' * 9999)\ndef f(x): raise E\n"
+    assert verdict(odd)[3:6] == (False, "E", "x" * 200)
     long = verdict(call_it("raise ValueError('\\x1b[31m\\n' + 'é' * 9999)"))
     assert long.message is not None
     assert (long.error, len(long.message), long.message.isprintable()) == ("ValueError", 200, True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fase_gpu.cli.options import Debug, Overwrite
 from fase_gpu.cli.printing import table
 from fase_gpu.errors import InputError
 
@@ -22,6 +23,7 @@ _REFUSAL = (
     "files and, where the system allows it, without network, other processes and your files; that is no protection "
     "from bugs of the kernel. If you want it, add --allow-execution, best on a machine that holds nothing else"
 )
+_KINDS = 12
 
 
 def execute(
@@ -38,9 +40,9 @@ def execute(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Samples at a time; by default as many as cores.", show_default="cores")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an output that exists.")] = False,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors and warnings only.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Run every sample with its task's tests in a sandbox. An interrupted run continues when it is started again."""
     if not allow_execution:
@@ -51,11 +53,9 @@ def execute(
     from fase_gpu.files import read_samples
     from fase_gpu.files.scores import check_target
 
-    if output.suffix != ".jsonl":
+    if output.suffix.lower() != ".jsonl":
         raise InputError(f"{output}: expected a name that ends in .jsonl")
-    check_target(output, overwrite)
-    if output.exists() and path.exists() and output.samefile(path):
-        raise InputError(f"{output}: is the input, expected another file")
+    check_target(output, overwrite, [path, tasks])
     if not 0 < memory <= 1 << 20:
         raise InputError(f"memory: expected GB above 0, got {memory:g}")
     limits = Limits(seconds, int(memory * (1 << 30)))
@@ -77,7 +77,7 @@ def execute(
     write_outcomes(output, done.outcomes, overwrite)
     partial.unlink()
     if not quiet:
-        print(_report(path, output, done), flush=True)
+        print(_report(path, output, len(samples.task_ids), done), flush=True)
 
 
 @contextmanager
@@ -94,13 +94,13 @@ def _bar(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
         yield lambda done, total: bar.update(shown, completed=done, total=total)
 
 
-def _report(path: Path, output: Path, done: Execution) -> str:
+def _report(path: Path, output: Path, tasks: int, done: Execution) -> str:
     files = [["input", path.name], ["output", str(output)], ["isolation", str(done.isolation)]]
     per_task: dict[str, list[bool]] = {}
     for outcome in done.outcomes:
         per_task.setdefault(outcome.task_id, []).append(outcome.passed)
     samples, passed = len(done.outcomes), sum(outcome.passed for outcome in done.outcomes)
-    counts = [["tasks", f"{len(per_task):,}", ""], ["samples", f"{samples:,}", ""]]
+    counts = [["tasks", f"{tasks:,}", ""], ["samples", f"{samples:,}", ""]]
     counts.append(["distinct programs", f"{done.distinct:,}", "each run once"])
     for name, count, remark in (
         ("from an earlier run", done.kept, ""),
@@ -113,7 +113,11 @@ def _report(path: Path, output: Path, done: Execution) -> str:
         mean = sum(sum(labels) / len(labels) for labels in per_task.values()) / len(per_task)
         counts.append(["pass@1", f"{mean:.3f}", "mean of tasks"])
     errors = Counter(outcome.error for outcome in done.outcomes if outcome.error is not None)
-    kinds = [[name, f"{count:,}", f"{count / samples:.1%}"] for name, count in errors.most_common()]
+    # Samples may name their exceptions as they like.
+    common = errors.most_common(_KINDS)
+    others = errors.total() - sum(count for _, count in common)
+    common += [("others", others)] if others else []
+    kinds = [[name, f"{count:,}", f"{count / samples:.1%}"] for name, count in common]
     rate = f"{done.distinct / max(done.seconds, 1e-9):,.0f} programs/s"
     blocks = [table("<<", files), table("<><", counts), table("<>>", kinds), f"total  {done.seconds:.2f} s  {rate}"]
     return "\n\n".join(block for block in blocks if block)

@@ -25,7 +25,8 @@ class KeptOutcomes:
                 try:
                     record = json.loads(line)
                     outcome = Outcome(*(record[name] for name in Outcome._fields))
-                    self._found[record["run"], (outcome.task_id, outcome.program)] = outcome
+                    if _is_outcome(outcome) and isinstance(record["run"], str):
+                        self._found[record["run"], (outcome.task_id, outcome.program)] = outcome
                 except (ValueError, KeyError, TypeError):
                     continue
         # Begins with the end of a line that a killed run may have left open.
@@ -44,3 +45,16 @@ class KeptOutcomes:
     def add(self, run: str, outcome: Outcome) -> None:
         self._stream.write(json.dumps({**outcome._asdict(), "run": run}).encode() + b"\n")
         self._stream.flush()
+
+
+def _is_outcome(outcome: Outcome) -> bool:
+    """Whether its fields are what they are declared as."""
+    texts = [outcome.task_id, outcome.program]
+    texts += [text for text in (outcome.error, outcome.message) if text is not None]
+    return (
+        all(isinstance(text, str) for text in texts)
+        and type(outcome.sample) is int
+        and type(outcome.passed) is bool
+        and outcome.passed == (outcome.error is None)
+        and type(outcome.seconds) in (int, float)
+    )

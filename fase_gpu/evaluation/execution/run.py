@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,11 +73,12 @@ def execute(
 
     Equal programs of one task are run once and have the same outcome. A program that ran out of time without having had
     a processor for nine tenths of it, or that was killed from outside, is run once more, alone, at the end, and the
-    second outcome counts. There the limit is on its processor time, within four times the wall time, unless it did
-    nothing for most of that. So neither other samples nor other work on the machine decides a label, short of a machine
-    that is too busy even then.
+    second outcome counts. There the limit is on its processor time, within four times the wall time, unless it neither
+    had nor wanted a processor for most of its time. So neither other samples nor other work on the machine decides a
+    label, short of a machine that is too busy even then.
 
-    workers     processes at a time; by default as many as there are cores for this process
+    workers     processes at a time; by default as many as there are cores for this process. For root at most 14 run,
+                as many as there are users that no one else is
     partial     a file that outcomes are appended to as they come, and read from first; the caller removes it
     sandbox     where to run; by default a new one with the best isolation that works
     progress    called with the number of pairs that are done and of all, from this thread
@@ -90,7 +92,7 @@ def execute(
     if workers < 1:
         raise InputError(f"workers: expected a positive number, got {workers}")
     chosen = _tasks(samples, tasks)
-    with Sandbox() if sandbox is None else _Borrowed(sandbox) as box:
+    with Sandbox() if sandbox is None else nullcontext(sandbox) as box:
         pairs: dict[tuple[str, str], _Pair] = {}
         for task_id, texts in zip(samples.task_ids, samples.samples, strict=True):
             run = f"{chosen[task_id].fingerprint()} {limits} {platform.python_version()} {box.isolation}"
@@ -110,19 +112,6 @@ def execute(
         ]
         took = time.monotonic() - started
         return Execution(outcomes, len(pairs), run_all.kept, run_all.repeated, box.isolation, took)
-
-
-class _Borrowed:
-    """A sandbox that its owner closes."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def __enter__(self) -> Sandbox:
-        return self._sandbox
-
-    def __exit__(self, *_: object) -> None:
-        return
 
 
 class _Run:
@@ -163,7 +152,12 @@ class _Run:
                 raise
         seconds = self._limits.seconds
         # A second more, for the kernel counts it more roughly than the verdict does.
-        patient = replace(self._limits, seconds=_PATIENCE * seconds, cpu_seconds=math.ceil(seconds) + 1)
+        patient = replace(
+            self._limits,
+            seconds=_PATIENCE * seconds,
+            cpu_seconds=math.ceil(seconds) + 1,
+            idle=(seconds, _SHARE * seconds),
+        )
         for pair in alone:
             self.repeated += 1
             ending = self._ending(pair, patient)
@@ -178,6 +172,7 @@ class _Run:
             "kind": task.kind,
             "test": task.test,
             "entry_point": task.entry_point,
+            "prompt": task.prompt,
             "defined": list(task.defined),
         }
         return self._sandbox.run("judge", payload, limits)

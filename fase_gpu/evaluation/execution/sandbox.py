@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 import os
-import shutil
+import pwd
 import signal
 import stat
 import subprocess
@@ -12,9 +12,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
 from fase_gpu.errors import InputError, SandboxError
@@ -25,7 +26,7 @@ _SYSTEM: Final = (
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/timezone"),
 )
 # No service and no login has these: https://systemd.io/UIDS-GIDS
-_FIRST_UID, _UNUSED_UIDS = 65520, 14
+_UNUSED_UIDS: Final = range(65520, 65534)
 _START: Final = "import sys; sys.path.insert(0, sys.argv.pop()); from confined import launcher; launcher.main()"
 # No site, no user's packages, no current folder; the environment is empty but for what is set here.
 _OPTIONS: Final = ("-s", "-S", "-P", "-X", "utf8")
@@ -39,6 +40,8 @@ class Limits:
 
     seconds      wall time
     cpu_seconds  processor time of each of its processes; by default two seconds more than the wall time
+    idle         (wall, processor): seconds of wall time after which it is ended, like one whose time is over, where all
+                 its processes together have neither had a processor nor waited for one for so many seconds
     memory       bytes of address space of each of its processes
     files        bytes of one file, and with a private root of all its files
     processes    processes and threads, at a time
@@ -49,6 +52,7 @@ class Limits:
     files: int = 100_000_000
     processes: int = 64
     cpu_seconds: int | None = None
+    idle: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds <= 86400:
@@ -83,7 +87,14 @@ class Isolation:
         if self.namespaces:
             return []
         own = [] if self.other_user else ["reading and changing your files and looking into your processes"]
-        return [*own, "reading what all users may read", "seeing other processes", "filling the disk with many files"]
+        return [
+            *own,
+            "reading what all users may read",
+            "seeing other processes",
+            "leaving files where all users may write",
+            "filling the disk with many files",
+            "outliving a run whose processes are killed one by one",
+        ]
 
 
 class Ending(NamedTuple):
@@ -119,9 +130,27 @@ class Interpreter:
         folders = [path for path in map(Path, sys.path) if path.name in ("site-packages", "dist-packages")]
         packages = [str(path) for path in folders if path.is_dir()]
         program = Path(sys.executable)
-        prefixes = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, *packages}
-        prefixes |= {str(program.parent.parent), str(program.resolve().parent.parent)}
-        return Interpreter(str(program), tuple(prefixes | {os.path.realpath(p) for p in prefixes}), tuple(packages))
+        prefixes = {Path(prefix) for prefix in (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)}
+        prefixes |= {program.parent.parent, program.resolve().parent.parent}
+        shown = {*packages, *(str(path) for prefix in prefixes for path in _of_python(prefix, program))}
+        return Interpreter(str(program), tuple(shown | {os.path.realpath(path) for path in shown}), tuple(packages))
+
+
+def _of_python(prefix: Path, program: Path) -> list[Path]:
+    """A folder that Python is installed in, or only Python's part of it where it is somebody's home or holds one."""
+    homes = []
+    with suppress(RuntimeError):
+        homes.append(Path.home())
+    for uid in (os.getuid(), program.stat().st_uid):
+        with suppress(KeyError):
+            homes.append(Path(pwd.getpwuid(uid).pw_dir))
+    real = prefix.resolve()
+    private = [home.resolve() for home in homes]
+    if not any(home.is_relative_to(real) or real == home / ".local" for home in private):
+        return [prefix]
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    parts = [f"lib*/{version}", f"lib*/lib{version}*", "bin/python*", "pyvenv.cfg"]
+    return [path for part in parts for path in prefix.glob(part)] if real != Path("/") else []
 
 
 class Sandbox:
@@ -133,6 +162,9 @@ class Sandbox:
         with Sandbox() as sandbox:
             ending = sandbox.run("judge", {...}, Limits())
 
+    Started by root, jobs are users that no service and no login has, of which there are 14: more jobs wait for one.
+    Two runs at the same time have the same 14: without namespaces jobs of the one can then change those of the other.
+
     Raises InputError where there is neither a namespace nor a filter, and where a job would have to run as root.
     """
 
@@ -141,7 +173,9 @@ class Sandbox:
             raise InputError(f"execution of samples needs Linux, got {sys.platform}; run it in a container")
         self._interpreter = interpreter or Interpreter.running()
         self._visible = _visible(self._interpreter.folders)
-        self._slots = _Slots()
+        self._users: SimpleQueue[int] = SimpleQueue()
+        for uid in _UNUSED_UIDS:
+            self._users.put(uid)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
         self._stopped = False
@@ -170,7 +204,8 @@ class Sandbox:
         """End the jobs that run now; what is told of them means nothing."""
         with self._lock:
             for process in self._running:
-                process.kill()
+                # Not SIGKILL: without namespaces it has to end what its job started.
+                process.terminate()
 
     def run(self, module: str, payload: Any, limits: Limits) -> Ending:
         """Run one job and wait for its end. `payload`: anything that marshal takes.
@@ -193,17 +228,18 @@ class Sandbox:
         raise InputError(f"samples cannot be run safely here, use another machine or user: {'; '.join(reasons)}")
 
     def _run(self, isolation: Isolation, module: str, payload: Any, limits: Limits) -> Ending:
-        with self._slots.taken() as slot, self._folder(isolation, slot) as folder:
+        with self._user(isolation) as uid, self._folder(isolation, uid) as folder:
             job = {
                 "isolation": isolation.namespaces or "limits",
                 "filtered": isolation.filtered,
-                "uid": _uid(slot) if isolation.other_user else None,
+                "uid": uid,
                 "folder": folder,
                 "visible": self._visible,
                 "paths": list(self._interpreter.packages),
                 "module": module,
                 "payload": payload,
                 "seconds": float(limits.seconds),
+                "idle": limits.idle,
                 "cpu_seconds": limits.cpu_seconds or int(limits.seconds) + 2,
                 "memory": limits.memory,
                 "file_bytes": limits.files,
@@ -251,7 +287,7 @@ class Sandbox:
                 self._running.discard(process)
         if self._stopped:
             raise SandboxError("the sandbox is closed")
-        if process.returncode == -9 and not problem:
+        if process.returncode in (-signal.SIGKILL, -signal.SIGTERM) and not problem:
             # The job brought its keeper down, or a machine that ran out of memory took the launcher along.
             return Ending("exit", -9, 0.0, 0.0, False, None)
         if process.returncode != 0:
@@ -263,41 +299,30 @@ class Sandbox:
         return Ending(ended, int(code), float(took), float(cpu), forged == "1", text)
 
     @contextmanager
-    def _folder(self, isolation: Isolation, slot: int) -> Iterator[str]:
+    def _user(self, isolation: Isolation) -> Iterator[int | None]:
+        """A user for one job at a time, so that jobs at the same time have limits apart; waits until one is free."""
+        if not isolation.other_user:
+            yield None
+            return
+        uid = self._users.get()
+        try:
+            yield uid
+        finally:
+            self._users.put(uid)
+
+    @contextmanager
+    def _folder(self, isolation: Isolation, uid: int | None) -> Iterator[str]:
         """The job's own folder, or where its private root is mounted, which nobody else sees."""
         if isolation.namespaces:
             yield self._scratch
             return
         folder = tempfile.mkdtemp(dir=self._scratch)
         try:
-            if isolation.other_user:
-                os.chown(folder, _uid(slot), _uid(slot))
+            if uid is not None:
+                os.chown(folder, uid, uid)
             yield folder
         finally:
             _remove(folder)
-
-
-class _Slots:
-    """Small numbers, each in use once at a time: jobs at the same time are different users, whose limits are apart."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._made = 0
-        self._lock = threading.Lock()
-
-    @contextmanager
-    def taken(self) -> Iterator[int]:
-        with self._lock:
-            if self._free:
-                slot = self._free.pop()
-            else:
-                slot = self._made
-                self._made += 1
-        try:
-            yield slot
-        finally:
-            with self._lock:
-                self._free.append(slot)
 
 
 def candidates() -> list[Isolation]:
@@ -306,10 +331,6 @@ def candidates() -> list[Isolation]:
     namespaces = "root" if root else "user"
     # Without either, a sample could end every process of its user.
     return [Isolation(namespaces, True, root), Isolation(namespaces, False, root), Isolation(None, True, root)]
-
-
-def _uid(slot: int) -> int:
-    return _FIRST_UID + slot % _UNUSED_UIDS
 
 
 def _visible(folders: tuple[str, ...]) -> list[str]:
@@ -323,13 +344,28 @@ def _visible(folders: tuple[str, ...]) -> list[str]:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder, of whose inside a job may have made parts unreadable for its own user."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.path.isdir(folder):
-        os.chmod(folder, stat.S_IRWXU)
-        # Top down: a folder is made readable before it is looked into.
-        for parent, names, _ in os.walk(folder):
-            for path in (os.path.join(parent, name) for name in names):
-                if not os.path.islink(path):
+    """Remove a folder, of whose inside a job may have made parts unreadable, or deeper than any path is long.
+
+    What cannot be removed stays.
+    """
+    unique, waiting, empty = os.urandom(8).hex(), [folder], 0
+    while waiting:
+        parent = waiting.pop()
+        with suppress(OSError):
+            os.chmod(parent, stat.S_IRWXU)
+            for name in os.listdir(parent):
+                path = f"{parent}/{name}"
+                with suppress(OSError):
+                    if not stat.S_ISDIR(os.lstat(path).st_mode):
+                        os.unlink(path)
+                        continue
                     os.chmod(path, stat.S_IRWXU)
-        shutil.rmtree(folder, ignore_errors=True)
+                    # Next to each other instead of within each other.
+                    moved = f"{folder}/{unique}{empty}"
+                    os.rename(path, moved)
+                    waiting.append(moved)
+                    empty += 1
+            if parent != folder:
+                os.rmdir(parent)
+    with suppress(OSError):
+        os.rmdir(folder)

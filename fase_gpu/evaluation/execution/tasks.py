@@ -25,6 +25,7 @@ class Task:
                   the sample's `entry_point`; "unittest": it defines a class TestCases
     test          Python source
     entry_point   the function that the task asks for; "" where the file does not say
+    prompt        runs before the sample, in the same module; of kind "unittest"
     defined       functions and classes that the reference solution defines
     """
 
@@ -32,6 +33,7 @@ class Task:
     kind: Kind
     test: str
     entry_point: str = ""
+    prompt: str = ""
     defined: tuple[str, ...] = ()
 
     def fingerprint(self) -> str:
@@ -45,7 +47,8 @@ def read_tasks(path: str | Path) -> dict[str, Task]:
     The fields of a record tell its form:
 
         HumanEval       `test` that defines check(candidate), and `entry_point`
-        BigCodeBench    `test` with a class TestCases
+        BigCodeBench    `test` with a class TestCases; `code_prompt`, with imports that samples count on, as in the
+                        benchmark's own evaluation
         MBPP            `test_list`, and as needed `test_imports` or `test_setup_code`; the id as 2 or as "Mbpp/2"
         others          `test`: statements, plain assertions for instance
 
@@ -99,7 +102,7 @@ def _task(record: Mapping[str, Any]) -> Task:
         entry_point = _text(record, "entry_point")
         defined, runs = _defined(test)
         if "TestCases" in defined:
-            return Task(task_id, "unittest", test, entry_point)
+            return Task(task_id, "unittest", test, entry_point, _prompt(_text(record, "code_prompt")))
         if "check" in defined:
             if not entry_point:
                 raise InputError("no entry_point, which check(candidate) is called with")
@@ -126,6 +129,16 @@ def _mbpp(task_id: str, record: Mapping[str, Any]) -> Task:
     return Task(task_id, "asserts", test, defined=tuple(sorted(_defined(_text(record, "code"))[0])))
 
 
+def _prompt(code: str) -> str:
+    """The program that a prompt is with an empty body, "" where it is none."""
+    program = f"{code}\n    pass\n" if code else ""
+    try:
+        ast.parse(program)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return ""
+    return program
+
+
 def _text(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     if value is not None and not isinstance(value, str):
@@ -139,6 +152,8 @@ def _defined(source: str) -> tuple[set[str], bool]:
         body = ast.parse(source).body
     except (SyntaxError, ValueError) as error:
         raise InputError(f"its tests are not Python: {error}") from None
+    except (MemoryError, RecursionError):
+        raise InputError("its tests are too deeply nested") from None
     definitions = [node for node in body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
     silent = (*definitions, *(node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))))
     return {node.name for node in definitions}, len(silent) < len(body)

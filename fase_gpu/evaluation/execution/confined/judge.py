@@ -1,10 +1,14 @@
 """Runs a sample with its task's tests, inside the sandbox.
 
 A sample passes only when this module, after the tests have run to their end, reports so with the sandbox's token, and
-what the tests are judged by (builtins, unittest) is what it was before the sample was loaded. So a sample that leaves,
-swallows exceptions, replaces assertion methods or forks does not pass. The tests share the process with the sample,
-though, and this cannot exclude a sample that searches its own process for the token, that patches and restores around
-single assertions, or that returns values whose comparison lies.
+what the tests are judged by (builtins, unittest and the code of its functions) is what it was before the sample was
+loaded. So a sample that leaves, swallows exceptions, replaces or rewrites assertion methods, brings builtins of its
+own, traces the tests or forks does not pass.
+
+The tests share the process with the sample, though, so that one that is written against this module passes: it may walk
+the frames to `report` or search its memory for the token, write into this module, patch and restore around single
+assertions, change modules other than unittest that the tests use, or return values whose comparison lies; and in kind
+"unittest", where sample and tests are one module, define what the tests call by the name of a builtin.
 
 The sample is a module named `__test__`, as BigCodeBench names it: not `__main__`, so that code under
 `if __name__ == "__main__":` does not run.
@@ -25,8 +29,12 @@ _FILE = f"{MODULE}.py"
 _MESSAGE = 1000
 
 # Bound now: a sample may replace any of them.
-_isinstance, _str, _type, _vars = isinstance, str, type, vars
+_any, _len, _isinstance, _str, _type, _vars = any, len, isinstance, str, type, vars
 _KINDS = ((AssertionError, "assertion"), (MemoryError, "memory"), (SystemExit, "exit"))
+_trace, _profile, _tracing, _profiling = sys.settrace, sys.setprofile, sys.gettrace, sys.getprofile
+_builtins = builtins.__dict__
+_name, _part = type.__dict__["__name__"].__get__, str.__getitem__
+_Function = type(lambda: None)
 _SETTINGS = (bool, int, str, type(None))
 _ANYTHING = BaseException
 
@@ -36,6 +44,7 @@ def run(payload: dict[str, Any], report: Callable[[str], None]) -> None:
 
     kind          "asserts": `test` runs to its end; "check": it defines check(candidate); "unittest": class TestCases
     entry_point   of kind "check"
+    prompt        runs before the program, in the same module
     defined       names that the reference solution defines, so that tests see the sample's even if a builtin has it
     """
     error, message = "", ""
@@ -44,12 +53,13 @@ def run(payload: dict[str, Any], report: Callable[[str], None]) -> None:
         if payload["kind"] == "unittest":
             owners += _unittest_owners()
         before = [(owner, dict(vars(owner))) for owner in owners]
+        functions = _functions(owners)
         failure = _judged(**payload)
         if failure is None:
-            changed = _changed(before)
+            changed = _changed(before) or _rewritten(functions)
             if changed is None:
                 report("passed")
-            error, message = "tampered", f"replaced {changed}"
+            error, message = "tampered", f"changed {changed}"
         else:
             error, message = failure
     except _ANYTHING as caught:
@@ -57,7 +67,9 @@ def run(payload: dict[str, Any], report: Callable[[str], None]) -> None:
     report(f"failed\n{error}\n{message}")
 
 
-def _judged(program: str, kind: str, test: str, entry_point: str, defined: list[str]) -> tuple[str, str] | None:
+def _judged(
+    program: str, kind: str, test: str, entry_point: str, prompt: str, defined: list[str]
+) -> tuple[str, str] | None:
     """None, or error and message of a failure that is no exception of this call."""
     own = {*defined, entry_point} - {""}
     hidden = set(vars(builtins)) - own if own else set()
@@ -77,14 +89,19 @@ def _judged(program: str, kind: str, test: str, entry_point: str, defined: list[
         return "syntax", str(error)
     call = f"\ncheck({entry_point})\n" if kind == "check" else ""
     tests = compile(test + call, "test.py", "exec", dont_inherit=True)
+    exec(compile(prompt, _FILE, "exec", dont_inherit=True), space)
     exec(code, space)
-    if kind == "unittest":
-        exec(tests, space)
-        return _unittest_failure(space["TestCases"])
-    # A function of the sample named like a builtin must not decide what its tests compare.
-    space = {name: value for name, value in space.items() if name not in hidden}
+    _trace(None)
+    _profile(None)
+    if kind != "unittest":
+        # A function of the sample named like a builtin must not decide what its tests compare.
+        space = {name: value for name, value in space.items() if name not in hidden}
+    space["__builtins__"] = _builtins
     exec(tests, space)
-    return None
+    failure = _unittest_failure(space["TestCases"]) if kind == "unittest" else None
+    if failure is None and (_tracing() or _profiling()):
+        return "tampered", "traced its tests"
+    return failure
 
 
 class _Source:
@@ -103,8 +120,9 @@ def _unittest_owners() -> list[Any]:
     import unittest.loader
     import unittest.result
     import unittest.suite
+    import unittest.util
 
-    modules = [unittest, unittest.case, unittest.loader, unittest.result, unittest.suite]
+    modules = [unittest, unittest.case, unittest.loader, unittest.result, unittest.suite, unittest.util]
     classes = {value for module in modules for value in vars(module).values() if isinstance(value, type)}
     return [*modules, *(owner for owner in classes if owner.__module__.startswith("unittest."))]
 
@@ -166,14 +184,35 @@ def _changed(before: list[tuple[Any, dict[str, Any]]]) -> str | None:
     return None
 
 
+def _functions(owners: list[Any]) -> list[tuple[Any, Any, Any, dict[str, Any]]]:
+    """The functions of the owners with all that they can be rewritten by."""
+    found = {}
+    for owner in owners:
+        for value in vars(owner).values():
+            parts = (value, *(getattr(value, name, None) for name in ("__func__", "fget", "fset", "__wrapped__")))
+            found.update({id(part): part for part in parts if type(part) is _Function})
+    return [(f, f.__code__, f.__defaults__, dict(f.__kwdefaults__ or {})) for f in found.values()]
+
+
+def _rewritten(functions: list[tuple[Any, Any, Any, dict[str, Any]]]) -> str | None:
+    """The first of these functions whose code or defaults are not what they were."""
+    for function, code, defaults, named in functions:
+        now = function.__kwdefaults__ or {}
+        same = function.__code__ is code and function.__defaults__ is defaults and _len(now) == _len(named)
+        if not same or _any(name not in now or now[name] is not value for name, value in named.items()):
+            return _part(code.co_qualname, slice(None))
+    return None
+
+
 def _described(error: Any) -> tuple[str, str]:
     """Error kind and message of an exception, whatever its class does when it is asked."""
-    name = _type(error).__name__
+    # Its own parts of strings: what the class makes of them may be anything.
+    name = _part(_name(_type(error)), slice(None, _MESSAGE))
     for kind, shown in _KINDS:
         if _isinstance(error, kind):
             name = shown
     try:
-        message = _str(error)[:_MESSAGE]
+        message = _part(_str(error), slice(None, _MESSAGE))
     except _ANYTHING:
         message = ""
     return name, message

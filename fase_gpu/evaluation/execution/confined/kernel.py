@@ -18,7 +18,6 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE =
 _KEPT = ((4, 4), (8, 8), (1024, 1024), (2048, 2048), (4096, 1 << 21))
 _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 36, 38
-_SIGKILL = 9
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _AF_UNIX, _SOCK_SEQPACKET, _SHUT_WR = 1, 5, 1
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -138,9 +137,9 @@ def no_new_privileges() -> None:
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def die_with_parent() -> None:
-    """Be killed when the thread that started this process ends. A later change of user undoes it."""
-    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+def die_with_parent(number: int) -> None:
+    """Get this signal when the thread that started this process ends. A later change of user undoes it."""
+    _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans() -> None:

@@ -63,6 +63,7 @@ def run(
     module: str,
     payload: object,
     seconds: float,
+    idle: tuple[float, float] | None,
     cpu_seconds: int,
     memory: int,
     file_bytes: int,
@@ -89,7 +90,8 @@ def run(
         kernel.unshare(new | (kernel.NEWUSER if isolation == "user" else 0))
         if isolation == "user":
             kernel.map_user(own_uid, own_gid)
-    kernel.die_with_parent()
+    # Without namespaces the job's descendants outlive this process, unless it ends them first.
+    kernel.die_with_parent(signal.SIGKILL if namespaces else signal.SIGTERM)
 
     def limited() -> None:
         for kind, limit in (
@@ -111,7 +113,7 @@ def run(
         kernel.drop_capabilities()
         kernel.no_new_privileges()
         if not namespaces:
-            kernel.die_with_parent()
+            kernel.die_with_parent(signal.SIGKILL)
         if filtered:
             filter.install(namespaces)
 
@@ -122,7 +124,7 @@ def run(
 
     if not namespaces:
         kernel.adopt_orphans()
-        _watch(limited, job, seconds)
+        _watch(limited, job, seconds, idle)
         return
     keeper = os.fork()
     if keeper:
@@ -131,10 +133,10 @@ def run(
         if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _LOST:
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(os.waitstatus_to_exitcode(status))
-    kernel.die_with_parent()
+    kernel.die_with_parent(signal.SIGKILL)
     _private_root(folder, visible, disk_bytes)
     kernel.loopback_up()
-    _watch(limited, job, seconds)
+    _watch(limited, job, seconds, idle)
 
 
 def _first_when_memory_is_short() -> None:
@@ -176,14 +178,21 @@ def _private_root(root: str, visible: list[str], disk_bytes: int) -> None:
     kernel.read_only_root()
 
 
-def _watch(limited: Callable[[], None], job: Callable[[Callable[[str], None]], None], seconds: float) -> None:
+def _watch(
+    limited: Callable[[], None],
+    job: Callable[[Callable[[str], None]], None],
+    seconds: float,
+    idle: tuple[float, float] | None,
+) -> None:
     """Fork the job, wait until it ends or its time is over, end what it left behind, and tell the result on stdout."""
     # So that a job of the same user can neither read the token here nor the descriptors.
     kernel.set_readable(False)
     token = os.urandom(16)
     told, telling = kernel.message_channel()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    handlers = _ignore_signals()
+    # An init takes SIGTERM from its job; otherwise it is from outside.
+    heard: set[int] = {signal.SIGCHLD} if os.getpid() == 1 else {signal.SIGCHLD, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    handlers = _ignore_signals(heard)
     ready, started_writing = os.pipe()
     started = time.monotonic()
     child = os.fork()
@@ -192,7 +201,7 @@ def _watch(limited: Callable[[], None], job: Callable[[Callable[[str], None]], N
     try:
         os.close(started_writing)
         os.close(telling)
-        ended, status, cpu = _awaited(child, started + seconds)
+        ended, status, cpu = _awaited(child, heard, started, seconds, idle)
         took = time.monotonic() - started
         _end_descendants()
         problem = os.read(ready, 1000)
@@ -206,10 +215,10 @@ def _watch(limited: Callable[[], None], job: Callable[[Callable[[str], None]], N
         raise OSError(0, problem.decode())
 
 
-def _ignore_signals() -> dict[int, Any]:
-    """Be deaf to what a job of the same user may send, but for SIGCHLD; the handlers that were there."""
+def _ignore_signals(heard: set[int]) -> dict[int, Any]:
+    """Be deaf to what a job of the same user may send; the handlers that were there."""
     handlers: dict[int, Any] = {}
-    for number in signal.valid_signals() - {signal.SIGCHLD, signal.SIGKILL, signal.SIGSTOP}:
+    for number in signal.valid_signals() - heard - {signal.SIGKILL, signal.SIGSTOP}:
         handlers[number] = signal.getsignal(number)
         signal.signal(number, signal.SIG_IGN)
     return handlers
@@ -221,18 +230,44 @@ def _lose() -> NoReturn:
     os._exit(_LOST)
 
 
-def _awaited(child: int, deadline: float) -> tuple[str, int, float]:
-    """How the job ended, its status and CPU seconds; it is killed where it has not ended by the deadline."""
+def _awaited(
+    child: int, heard: set[int], started: float, seconds: float, idle: tuple[float, float] | None
+) -> tuple[str, int, float]:
+    """How the job ended, its status and CPU seconds; it is killed where it takes too long or does too little."""
+    deadline = started + seconds
+    look = started + idle[0] if idle else deadline
     while True:
         # The clock is looked at every time: a job may send SIGCHLD without a pause.
         late = time.monotonic() >= deadline
+        if idle and not late and time.monotonic() >= look:
+            late, look = _busy_seconds() < idle[1], deadline
         if late:
             os.kill(child, signal.SIGKILL)
         else:
-            signal.sigtimedwait({signal.SIGCHLD}, max(deadline - time.monotonic(), 0))
-        found = _reap(child, wait=late)
-        if found is not None:
-            return ("timeout" if late else "exit", *found)
+            found = signal.sigtimedwait(heard, max(min(look, deadline) - time.monotonic(), 0))
+            if found is not None and found.si_signo == signal.SIGTERM:
+                _end_descendants()
+                _lose()
+        end = _reap(child, wait=late)
+        if end is not None:
+            return ("timeout" if late else "exit", *end)
+
+
+def _busy_seconds() -> float:
+    """How long the descendants had a processor or waited for one; infinite where the system does not say."""
+    total = 0.0
+    try:
+        found = _descendants()
+        for pid in found:
+            with open(f"/proc/{pid}/stat", "rb") as stream:
+                own_and_waited_for = stream.read().rpartition(b")")[2].split()[11:15]
+            total += sum(map(int, own_and_waited_for)) / os.sysconf("SC_CLK_TCK")
+            with open(f"/proc/{pid}/schedstat", "rb") as stream:
+                total += int(stream.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        # One that ended just now, too, is not idle.
+        return float("inf")
+    return total if found else float("inf")
 
 
 def _reported(told: int, token: bytes) -> tuple[bool, bytes]:
@@ -270,9 +305,9 @@ def _job(
 
     try:
         os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD, signal.SIGTERM})
         os.closerange(3, min(telling, problems))
         os.closerange(min(telling, problems) + 1, max(telling, problems))
         os.closerange(max(telling, problems) + 1, 1 << 16)
