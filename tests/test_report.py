@@ -124,9 +124,24 @@ def test_scores_are_those_of_score_samples(tasks: ReportTasks, scored: Scored) -
 
 def test_sweeps_are_those_of_score_samples(tasks: ReportTasks, scored: Scored) -> None:
     assert [curve.name for curve in scored.curves] == [
-        *("scaled_mst_mode", "scaled_mst_mean", "scaled_pdm_mean", "mst_mean", "pdm_mean", "fixed_eps")
+        *(
+            "scaled_mst_mode",
+            "scaled_mst_mode+structural",
+            "scaled_mst_mean",
+            "scaled_pdm_mean",
+            "mst_mean",
+            "pdm_mean",
+        ),
+        *("fixed_eps", "fixed_mcs"),
     ]
     for curve in scored.curves:
+        if curve.name == "fixed_mcs":
+            assert curve.values == (2, 3, 4, 5, 6, 7, 8, 9)
+            continue
+        if curve.name == "scaled_mst_mode+structural":
+            expected = score_samples(tasks.samples, config=FaseConfig(variant="union", alpha=curve.values))
+            np.testing.assert_allclose(curve.uncertainty.T, expected.entropy.numpy(), rtol=0, atol=1e-7)
+            continue
         scales: dict[str, Any] = {curve.swept: curve.values}
         expected = score_samples(tasks.samples, encoder="ast", config=FaseConfig(variant=curve.name, **scales))
         np.testing.assert_array_equal(curve.uncertainty.T, expected.entropy.numpy())

@@ -58,6 +58,8 @@ _LINES: Final = {
     "scaled_pdm_mean": (BLUE, "-"),
     "pdm_mean": (BLUE, "--"),
     "fixed_eps": (MUTED, (0, (1, 1.2))),
+    "fixed_mcs": (SKY, (0, (1, 1.2))),
+    "scaled_mst_mode+structural": (GOLD, "-"),
 }
 _GROUPS: Final = (("pass@1 = 0", RED), ("0 < pass@1 < 1", GOLD), ("pass@1 = 1", BLUE))
 
@@ -258,6 +260,9 @@ def _rho_over_alpha(figure: Figure, tasks: _Labelled) -> str | _Missing:
     lines: list[Any] = []
     for variant, (scales, values) in curves.items():
         colour, dash = _LINES[variant]
+        if variant == "fixed_mcs":
+            # Sizes have nothing to do with alphas; spread over the width they need no axis of their own.
+            scales = tuple(np.linspace(0.1, 3, len(scales)).tolist())
         lines += (above if variant == "fixed_eps" else ax).plot(
             scales, values, color=colour, linestyle=dash, linewidth=1.5, label=variant
         )
@@ -281,7 +286,9 @@ def _rho_over_alpha(figure: Figure, tasks: _Labelled) -> str | _Missing:
     several = ", the mean over the sets" if len(tasks.tasks.sets) > 1 else ""
     return (
         f"Rank correlation of each method's score with pass@1{several}, over alpha (below) and over the radius of "
-        f"fixed_eps (above). multiscale and structural have neither. The upright line is this report's "
+        f"fixed_eps (above). multiscale and structural have neither"
+        + ("; fixed_mcs has min_cluster_size from 2 to 9, spread over the width" if "fixed_mcs" in curves else "")
+        + ". The upright line is this report's "
         f"{'radius' if fixed else 'alpha'}."
     )
 

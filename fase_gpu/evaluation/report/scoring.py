@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -12,10 +12,14 @@ from numpy.typing import NDArray
 from fase_gpu.batching import EmbeddingSource
 from fase_gpu.config import RADIUS_VARIANTS, FaseConfig
 from fase_gpu.errors import InputError
-from fase_gpu.evaluation.methods import ALPHAS, RADII, Method, class_method, radius_method, read_inputs
+from fase_gpu.evaluation.methods import STRUCTURE, Method, all_methods, class_method, read_inputs
 from fase_gpu.evaluation.report.tasks import ReportTasks
 from fase_gpu.pipeline import score_source
 from fase_gpu.results import FaseResult, Status
+
+CURVES: Final = (*RADIUS_VARIANTS, "scaled_mst_mode" + STRUCTURE, "fixed_mcs")
+MOST_CLUSTERED: Final = 1000
+"""Tasks for which `fixed_mcs` is worked out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +28,8 @@ class Scored:
 
     result     of score_samples, its tensors on the CPU
     source     the embeddings that it came from
-    curves     one for each of RADIUS_VARIANTS; none where no task has labels
-    levels     what has no radius; none where no task has labels
+    curves     CURVES over what they leave open; none where no task has labels
+    levels     what leaves nothing open, beside multiscale; none where no task has labels
     """
 
     result: FaseResult
@@ -78,6 +82,7 @@ def score_tasks(
     result = replace(result, info=info, **columns)
     if not any(tasks.passed):
         return Scored(result, inputs.source, [], [])
-    sweeps = ((variant, RADII if variant == "fixed_eps" else ALPHAS) for variant in RADIUS_VARIANTS)
-    curves = [radius_method(inputs, variant, values) for variant, values in sweeps]
+    # HDBSCAN takes a millisecond a task and size.
+    wanted = [name for name in CURVES if name != "fixed_mcs" or len(tasks) <= MOST_CLUSTERED]
+    curves = all_methods(inputs, only=wanted)
     return Scored(result, inputs.source, curves, [class_method(inputs, "structural")])
