@@ -25,6 +25,8 @@ _SYSTEM: Final = (
     *("/etc/alternatives", "/etc/fonts", "/etc/group", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"),
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/timezone"),
 )
+# HOME of confined/launcher.py, which this process does not import.
+_HOME: Final = "/tmp/sample"
 # No service and no login has these: https://systemd.io/UIDS-GIDS
 _UNUSED_UIDS: Final = range(65520, 65534)
 _START: Final = "import sys; sys.path.insert(0, sys.argv.pop()); from confined import launcher; launcher.main()"
@@ -246,7 +248,7 @@ class Sandbox:
                 "disk_bytes": limits.files,
                 "processes": limits.processes,
             }
-            return self._ending(marshal.dumps(job), "/tmp" if isolation.namespaces else folder, limits.seconds)
+            return self._ending(marshal.dumps(job), _HOME if isolation.namespaces else folder, limits.seconds)
 
     def _ending(self, job: bytes, home: str, seconds: float) -> Ending:
         environment = {

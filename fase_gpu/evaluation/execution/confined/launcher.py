@@ -34,7 +34,8 @@ else:
 
 # So little that a message of it fits into any empty channel.
 REPORT_BYTES = 1 << 15
-_TEMPORARY = "/tmp"
+# Not /tmp itself: a Python that lies below it is shown there.
+HOME = "/tmp/sample"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 512
 # The status of a keeper that did not see its job's end.
@@ -118,7 +119,7 @@ def run(
             filter.install(namespaces)
 
     def job(report: Callable[[str], None]) -> None:
-        os.chdir(_TEMPORARY if namespaces else folder)
+        os.chdir(HOME if namespaces else folder)
         sys.path[:] = [*sys.path[1:], *paths]
         work(payload, report)
 
@@ -155,6 +156,8 @@ def _private_root(root: str, visible: list[str], disk_bytes: int) -> None:
     for name in ("proc", "dev/shm", "tmp"):
         os.makedirs(f"{root}/{name}")
     kernel.mount_memory(f"{root}/tmp", disk_bytes, "1777")
+    os.mkdir(root + HOME)
+    os.chmod(root + HOME, 0o777)
     kernel.mount_memory(f"{root}/dev/shm", disk_bytes, "1777")
     os.symlink("/proc/self/fd", f"{root}/dev/fd")
     for path in (*visible, *_DEVICES):
