@@ -213,6 +213,25 @@ def test_other_files_are_refused(tmp_path: Path, content: str) -> None:
         read_calibration(path)
 
 
+def test_a_set_without_a_score_is_undefined_and_no_part_of_the_mean(
+    sets: list[LabelledSet], inputs: list[Inputs]
+) -> None:
+    single = LabelledSet("single", ["s1", "s2"], ["", ""], [["x = 1"], ["x = 2"]], [[True], [False]])
+    both = [inputs[0], read_inputs(single.samples, "ast", workers=0)]
+    found = calibrate([sets[0], single], both, "ast", alphas=ALPHAS, resamples=0)
+    alone = calibrate(sets[:1], inputs[:1], "ast", alphas=ALPHAS, resamples=0)
+    assert (found.alpha, found.maps) == (alone.alpha, alone.maps)
+    assert np.isnan(found.held_out["expected pass@1 from multiscale"]["single"]["calibration_error"])
+
+
+def test_both_scores_are_of_the_calibration_s_semantics(sets: list[LabelledSet], inputs: list[Inputs]) -> None:
+    found = calibrate(sets[:1], inputs[:1], "ast", semantics="released", alphas=ALPHAS, resamples=0)
+    result = fg.score_samples(sets[0].samples, "ast", found.config, normalize_code=True, workers=0)
+    seen = result.multiscale.double().numpy()
+    expected = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(-seen, sets[0].pass_at_1).predict(-seen)
+    np.testing.assert_allclose(found.maps["multiscale"](seen), expected, rtol=0, atol=1e-12)
+
+
 def test_nothing_to_learn_is_told() -> None:
     one = labelled("one", 6, 0)
     always = LabelledSet("one", one.task_ids, one.prompts, one.samples, [[True] * 8] * 6)

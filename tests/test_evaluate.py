@@ -441,8 +441,7 @@ def test_what_the_findings_say_of_real_sets(shared_data: Path) -> None:
 
     def methods_of(one: LabelledSet) -> tuple[list[Method], SetFacts]:
         inputs = read_inputs(one.samples, "ast")
-        found = [scoring.multiscale_method(inputs)]
-        found.append(scoring.radius_method(inputs, "scaled_mst_mode", (1.6,)))
+        found = all_methods(inputs, (1.6,), only=("multiscale", "scaled_mst_mode"))
         return found, facts(one, found[0].scored, inputs.truncated, inputs.unparsable)
 
     rows = {row.method: row.mean("given") for row in compare("ast", sets, methods_of, resamples=0).rows}

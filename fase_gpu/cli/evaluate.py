@@ -20,7 +20,7 @@ from fase_gpu.cli.options import (
     Workers,
 )
 from fase_gpu.cli.printing import FEW_TASKS, several, stage, table
-from fase_gpu.config import SEMANTICS
+from fase_gpu.config import SEMANTICS, FaseConfig
 from fase_gpu.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def evaluate(
     methods: Annotated[
         str | None, typer.Option(help="Names with commas between, as in the table; all by default.")
     ] = None,
-    alpha: Annotated[float, typer.Option(help="The alpha that is reported as given.")] = 1.6,
-    eps: Annotated[float, typer.Option(help="The radius of fixed_eps that is reported as given.")] = 0.03,
+    alpha: Annotated[float | None, typer.Option(help="The alpha that is reported as given; 1.6.")] = None,
+    eps: Annotated[float | None, typer.Option(help="The radius of fixed_eps that is reported as given; 0.03.")] = None,
     alphas: Annotated[
         str | None, typer.Option(help="Alphas of the sweep, with commas between; 0.1 to 3 by default.")
     ] = None,
-    semantics: Annotated[str, typer.Option(help=f"One of {', '.join(SEMANTICS)}.")] = "paper",
+    semantics: Annotated[str, typer.Option(help=f"One of {', '.join(SEMANTICS)}.")] = FaseConfig.semantics,
     normalize_code: NormalizeCode = None,
     batch_tokens: BatchTokens = None,
     device: Device = None,
@@ -62,7 +62,7 @@ def evaluate(
     with stage("load", "loading torch", seconds, quiet):
         from fase_gpu.evaluation.comparison import compare, facts
         from fase_gpu.evaluation.labelled import read_sets
-        from fase_gpu.evaluation.methods import ALPHAS, RADII, all_methods, method_names, read_inputs
+        from fase_gpu.evaluation.methods import ALPHAS, GIVEN, RADII, all_methods, method_names, read_inputs
         from fase_gpu.evaluation.tables import render, writer
         from fase_gpu.files.scores import check_target, moved_into_place
 
@@ -73,8 +73,9 @@ def evaluate(
         writer(target)
         check_target(target, overwrite, [*paths, *(results or [])])
     only = method_names(None if methods is None else [name.strip() for name in methods.split(",")])
-    swept = tuple(sorted({*(ALPHAS if alphas is None else several("alphas", alphas)), alpha}))
-    radii = tuple(sorted({*RADII, eps}))
+    given = GIVEN | {name: value for name, value in (("alpha", alpha), ("eps", eps)) if value is not None}
+    swept = tuple(sorted({*(ALPHAS if alphas is None else several("alphas", alphas)), given["alpha"]}))
+    radii = tuple(sorted({*RADII, given["eps"]}))
     normalize = semantics == "paper" if normalize_code is None else normalize_code
     with stage("read", "reading", seconds, quiet):
         sets = read_sets(paths, results or [])
@@ -95,7 +96,7 @@ def evaluate(
                 return found, facts(labelled, found[0].scored, inputs.truncated, inputs.unparsable)
 
         with stage(name, f"scoring with {name}", seconds, quiet):
-            comparisons.append(compare(name, sets, methods_of, {"alpha": alpha, "eps": eps}, resamples))
+            comparisons.append(compare(name, sets, methods_of, given, resamples))
     with stage("write", "writing", seconds, quiet):
         for target in outputs:
             with moved_into_place(target.resolve(), overwrite) as stream:

@@ -152,13 +152,17 @@ def calibrate(
     Raises InputError where fewer than two tasks have a score, or every alpha predicts nothing.
     """
     from fase_gpu.evaluation.comparison import Setting, judged
-    from fase_gpu.evaluation.methods import ALPHAS, multiscale_method, radius_method
+    from fase_gpu.evaluation.methods import ALPHAS, all_methods
 
     default = FaseConfig().scale_list[0]
     swept = tuple(sorted({*(alphas or ALPHAS), default}))
     allowed = np.array([alphas is None or alpha in alphas for alpha in swept])
-    multiscale = np.concatenate([multiscale_method(one).uncertainty[0] for one in inputs])
-    entropy = np.concatenate([radius_method(one, variant, swept, semantics).uncertainty for one in inputs], 1)
+    only = ("multiscale", variant)
+    methods = [
+        {m.name: m.uncertainty for m in all_methods(one, swept, semantics=semantics, only=only)} for one in inputs
+    ]
+    multiscale = np.concatenate([found["multiscale"][0] for found in methods])
+    entropy = np.concatenate([found[variant] for found in methods], 1)
     target = np.concatenate([one.pass_at_1 for one in sets])
     parts = [slice(start, stop) for start, stop in pairwise(np.cumsum([0, *map(len, sets)]).tolist())]
     scored = ~np.isnan(multiscale) & ~np.isnan(target)

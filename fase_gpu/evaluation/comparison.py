@@ -148,7 +148,7 @@ def judged(uncertainty: Array, pass_at_1: Array, value: float, resamples: int) -
         value,
         metrics.spearman(score, target, resamples),
         metrics.roc_auc(score, target, resamples),
-        metrics.average_precision(score, target, 0).value,
+        metrics.average_precision(score, target),
         curve.area,
         tuple(metrics.accuracy_at(curve, coverage) for coverage in metrics.COVERAGES),
         metrics.calibration(score, target).error,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -24,10 +25,8 @@ Array = NDArray[np.float64]
 
 ALPHAS: Final = tuple(round(0.1 * i, 1) for i in range(1, 31))
 """The paper's sweep."""
-PAPER_RADII: Final = tuple(round(0.01 * i, 2) for i in range(1, 21))
-"""The paper's sweep of `fixed_eps`, for neural encoders."""
-RADII: Final = (*PAPER_RADII, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
-"""And on to where syntax trees differ."""
+RADII: Final = (*(round(0.01 * i, 2) for i in range(1, 21)), 0.25, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)
+"""The paper's sweep of `fixed_eps`, which is for neural encoders, and on to where syntax trees differ."""
 CLUSTER_SIZES: Final = tuple(range(2, 10))
 STRUCTURE: Final = "+structural"
 """Ends the name of a method joined with the structural classes; scaled_mst_mode with it is SPEC 7's `union`."""
@@ -43,7 +42,7 @@ METHODS: Final = (
 )
 """Names of all methods: the radius variants of SPEC 7, FASE with the released code's peaks, HDBSCAN, multiscale, the
 mean of all distances and of the tree's weights, each also with STRUCTURE; classes by text."""
-GIVEN: Final[dict[str, float]] = {"alpha": 1.6, "eps": 0.03, "min_cluster_size": 2.0}
+GIVEN: Final[dict[str, float]] = {"alpha": FaseConfig().scale_list[0], "eps": 0.03, "min_cluster_size": 2.0}
 """What is reported as "at the given value" where no other is asked for."""
 
 
@@ -68,22 +67,19 @@ class Method:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the methods need of a sample set: its texts are encoded and parsed once."""
+    """What the methods need of a sample set: its texts are encoded once."""
 
     source: EmbeddingSource
     texts: Texts
-    structure: list[list[Hashable]]
-    """Structural class of each sample"""
     multiscale_range: tuple[float, float]
-    truncated: int | None = None
-    unparsable: int | None = None
-    _distances: dict[str, DistanceSource] = field(default_factory=dict)
+    truncated: int | None
+    unparsable: int | None
+    workers: int | None
 
-    def joined(self) -> DistanceSource:
-        """The distances with structurally equal samples at no distance."""
-        if "joined" not in self._distances:
-            self._distances["joined"] = _joined(self.source, self.structure)
-        return self._distances["joined"]
+    @cached_property
+    def structure(self) -> list[list[Hashable]]:
+        """Structural class of each sample; worked out when it is first asked for."""
+        return text_classes(self.texts, "structural", self.workers)[0]
 
 
 def read_inputs(
@@ -95,14 +91,12 @@ def read_inputs(
     batch_tokens: int | None = None,
     workers: int | None = None,
 ) -> Inputs:
-    """Encode the samples of T tasks, and find which have the same structure; arguments as in `score_samples`."""
+    """Encode the samples of T tasks; arguments as in `score_samples`."""
     texts = collect(samples)
     encoders = load_encoders(encoder, device, batch_tokens, normalize_code, workers)
     encoded = encode(texts, encoders, normalize_code)
-    structure, unparsable = text_classes(texts, "structural", workers)
     lows, highs = zip(*(one.multiscale_range for one in encoders), strict=True)
-    between = (min(lows), max(highs))
-    return Inputs(encoded.source, texts, structure, between, encoded.truncated, unparsable)
+    return Inputs(encoded.source, texts, (min(lows), max(highs)), encoded.truncated, encoded.unparsable, workers)
 
 
 def method_names(wanted: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -136,18 +130,24 @@ def all_methods(
     swept["fixed_eps"] = FaseConfig(variant="fixed_eps", eps=tuple(radii), **common)
     found: list[Method] = []
     for name, config in swept.items():
-        if wanted & {name, name + STRUCTURE}:
-            found += _with_radius(inputs, name, "eps" if name == "fixed_eps" else "alpha", config)
+        if not wanted & {name, name + STRUCTURE}:
+            continue
+        result = score_source(inputs.source, config, "auto", None)
+        parameter = "eps" if name == "fixed_eps" else "alpha"
+        found.append(Method(name, parameter, config.scale_list, _array(result.entropy).T))
+        if name + STRUCTURE in wanted:
+            joined = _union(inputs, _labels(result), result)
+            found.append(Method(name + STRUCTURE, parameter, config.scale_list, joined))
     if wanted & {"fixed_mcs", "fixed_mcs" + STRUCTURE}:
         found += _fixed_mcs(inputs, common)
-    found += [class_method(inputs, variant) for variant in ("textual", "structural") if variant in wanted]
+    found += [_class_method(inputs, variant) for variant in ("textual", "structural") if variant in wanted]
     if "intersection" in wanted:
         config = FaseConfig(variant="intersection", alpha=tuple(alphas), **common)
         result = score_source(inputs.source, config, "auto", inputs.structure)
         found.append(Method("intersection", "alpha", tuple(alphas), _array(result.entropy).T))
     for ending in ("", STRUCTURE):
         if wanted & {name + ending for name in MEANS}:
-            source = inputs.joined() if ending else inputs.source
+            source = _joined(inputs) if ending else inputs.source
             result = score_source(source, FaseConfig(return_labels=False, **common), "auto", None)
             columns = (result.multiscale, result.pdm_mean, result.mst_mean)
             found += [_single(name + ending, column) for name, column in zip(MEANS, columns, strict=True)]
@@ -166,36 +166,11 @@ def _fixed_mcs(inputs: Inputs, common: dict[str, Any]) -> list[Method]:
     ]
 
 
-def multiscale_method(inputs: Inputs) -> Method:
-    """Multiscale entropy alone."""
-    config = FaseConfig(multiscale_range=inputs.multiscale_range, return_labels=False)
-    return _single("multiscale", score_source(inputs.source, config, "auto", None).multiscale)
-
-
-def radius_method(inputs: Inputs, variant: str, values: Sequence[float], semantics: str = "paper") -> Method:
-    """One of RADIUS_VARIANTS alone: over alphas, or over radii for "fixed_eps"."""
-    swept = "eps" if variant == "fixed_eps" else "alpha"
-    settings: dict[str, Any] = {swept: tuple(values)}
-    config = FaseConfig(variant=variant, semantics=semantics, return_labels=False, **settings)
-    result = score_source(inputs.source, config, "auto", None)
-    return Method(variant, swept, tuple(values), _array(result.entropy).T)
-
-
-def class_method(inputs: Inputs, variant: str) -> Method:
+def _class_method(inputs: Inputs, variant: str) -> Method:
     """Entropy of the "structural" or the "textual" classes."""
     classes = inputs.structure if variant == "structural" else inputs.texts.per_task(inputs.texts.index.tolist())
     config = FaseConfig(variant=variant, return_labels=False)
     return _single(variant, score_source(inputs.source, config, "auto", classes).entropy)
-
-
-def _with_radius(inputs: Inputs, name: str, swept: str, config: FaseConfig) -> list[Method]:
-    result = score_source(inputs.source, config, "auto", None)
-    joined = _union(inputs, _labels(result), result)
-    values = config.scale_list
-    return [
-        Method(name, swept, values, _array(result.entropy).T),
-        Method(name + STRUCTURE, swept, values, joined),
-    ]
 
 
 def _single(name: str, column: torch.Tensor) -> Method:
@@ -223,8 +198,9 @@ def _union(inputs: Inputs, labels: torch.Tensor, result: FaseResult) -> Array:
     return _array(torch.where(result.status == Status.OK, entropy, torch.nan))
 
 
-def _joined(source: EmbeddingSource, structure: list[list[Hashable]]) -> DistanceSource:
+def _joined(inputs: Inputs) -> DistanceSource:
     """The distances of every task, 0 between samples of one structural class: what joins them at every radius."""
+    source, structure = inputs.source, inputs.structure
     matrices = [torch.zeros(n, n, device=source.device) for n in source.n.tolist()]
     for size, chunk in buckets(source.n, 1, source.device, 1):
         tile = source.tile(chunk, size, FaseConfig.min_distance)

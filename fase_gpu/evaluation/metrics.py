@@ -88,30 +88,19 @@ def spearman(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES)
 
 def roc_auc(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES) -> Statistic:
     """Area under the ROC curve of the score for the label [pass@1 = 1]; ties count half."""
-    x, y = _pair(score, pass_at_1)
-    label = (y == 1).astype(np.float64)
-    reason = _undefined(x, label, "every task is entirely correct" if label.all() else "no task is entirely correct")
+    x, label, reason = _labels(score, pass_at_1)
     if reason:
         return Statistic(np.nan, np.nan, np.nan, reason)
     return _with_interval(_rank_area, x, label, resamples)
 
 
-def average_precision(score: ArrayLike, pass_at_1: ArrayLike, resamples: int = RESAMPLES) -> Statistic:
-    """Area under the precision-recall curve of the score for the label [pass@1 = 1], as scikit-learn's."""
-    x, y = _pair(score, pass_at_1)
-    label = (y == 1).astype(np.float64)
-    reason = _undefined(x, label, "every task is entirely correct" if label.all() else "no task is entirely correct")
-    if reason:
-        return Statistic(np.nan, np.nan, np.nan, reason)
-    metrics = statistics_package("sklearn.metrics")
+def average_precision(score: ArrayLike, pass_at_1: ArrayLike) -> float:
+    """Area under the precision-recall curve of the score for the label [pass@1 = 1], as scikit-learn's.
 
-    def each(scores: Array, labels: Array) -> Array:
-        rows = [
-            metrics.average_precision_score(b, a) if b.any() else np.nan for a, b in zip(scores, labels, strict=True)
-        ]
-        return np.array(rows, np.float64)
-
-    return _with_interval(each, x, label, resamples)
+    NaN where `roc_auc` is undefined.
+    """
+    x, label, reason = _labels(score, pass_at_1)
+    return math.nan if reason else float(statistics_package("sklearn.metrics").average_precision_score(label, x))
 
 
 def risk_coverage(score: ArrayLike, pass_at_1: ArrayLike) -> RiskCoverage:
@@ -150,7 +139,9 @@ def calibration(score: ArrayLike, pass_at_1: ArrayLike, groups: Sequence[Hashabl
 
 
 def reliability(expected: Array, observed: Array) -> Reliability:
-    """How far expected pass@1 is from what was observed, bin by bin."""
+    """How far expected pass@1 is from what was observed, bin by bin; NaN without tasks."""
+    if not expected.size:
+        return Reliability(expected, np.nan, [])
     bins = calibration_bins(expected, observed)
     error = sum(count * abs(mean - found) for mean, found, count in bins) / expected.size
     return Reliability(expected, error, bins)
@@ -220,6 +211,14 @@ def _pair(score: ArrayLike, target: ArrayLike) -> tuple[Array, Array]:
     if np.isnan(x).any() or np.isnan(y).any():
         raise InputError("score: expected a number for each task, got NaN; leave tasks without a score out")
     return x, y
+
+
+def _labels(score: ArrayLike, pass_at_1: ArrayLike) -> tuple[Array, Array, str]:
+    """The score, whether a task is entirely correct, and why there is nothing to tell apart."""
+    x, y = _pair(score, pass_at_1)
+    label = (y == 1).astype(np.float64)
+    reason = _undefined(x, label, "every task is entirely correct" if label.all() else "no task is entirely correct")
+    return x, label, reason
 
 
 def _undefined(x: Array, y: Array, constant: str = "") -> str:

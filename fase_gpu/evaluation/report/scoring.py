@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fase_gpu.batching import EmbeddingSource
 from fase_gpu.config import RADIUS_VARIANTS, FaseConfig
 from fase_gpu.errors import InputError
-from fase_gpu.evaluation.methods import STRUCTURE, Method, all_methods, class_method, read_inputs
+from fase_gpu.evaluation.methods import STRUCTURE, Method, all_methods, read_inputs
 from fase_gpu.evaluation.report.tasks import ReportTasks
 from fase_gpu.pipeline import score_source
 from fase_gpu.results import FaseResult, Status
@@ -84,5 +84,6 @@ def score_tasks(
         return Scored(result, inputs.source, [], [])
     # HDBSCAN takes a millisecond a task and size.
     wanted = [name for name in CURVES if name != "fixed_mcs" or len(tasks) <= MOST_CLUSTERED]
-    curves = all_methods(inputs, only=wanted)
-    return Scored(result, inputs.source, curves, [class_method(inputs, "structural")])
+    methods = all_methods(inputs, only=[*wanted, "structural"])
+    curves, levels = [m for m in methods if m.swept], [m for m in methods if not m.swept]
+    return Scored(result, inputs.source, curves, levels)
