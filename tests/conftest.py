@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,20 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the real sample sets (../shared/data) are not here")
     return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The command in this process: exit status, stdout and stderr."""
+    from fase_gpu.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main([str(argument) for argument in arguments])
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, *capsys.readouterr()
+
+    return call
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

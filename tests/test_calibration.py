@@ -13,7 +13,6 @@ import pytest
 from sklearn.isotonic import IsotonicRegression
 
 import fase_gpu as fg
-from fase_gpu.cli import main
 from fase_gpu.errors import InputError
 from fase_gpu.evaluation import metrics
 from fase_gpu.evaluation.calibration import Calibration, MonotoneMap, calibrate, read_calibration, write_calibration
@@ -47,17 +46,6 @@ def sets() -> list[LabelledSet]:
 @pytest.fixture(scope="module")
 def inputs(sets: list[LabelledSet]) -> list[Inputs]:
     return [read_inputs(one.samples, "ast", workers=0) for one in sets]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return call
 
 
 def write(path: Path, one: LabelledSet, labels: bool = True) -> Path:

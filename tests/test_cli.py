@@ -21,7 +21,6 @@ import pytest
 from rich.cells import cell_len
 
 import fase_gpu.pipeline
-from fase_gpu.cli import main
 from fase_gpu.errors import MissingExtraError
 
 # Without -P the folder that pytest runs in would come before an installed package.
@@ -30,19 +29,6 @@ SAME = "def f(a):\n    return a + 1\n"
 DIFFERENT = [SAME, "for i in range(9):\n    print(i)\n", "class C:\n    x = [1, 2]\n", "import os\nos.abort()\n"]
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process: exit status, stdout and stderr."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

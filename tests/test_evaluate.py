@@ -365,7 +365,10 @@ def test_results_go_with_files(tmp_path: Path) -> None:
 def test_results_take_the_place_of_labels(tmp_path: Path) -> None:
     record = {"task_id": "a", "samples": ["x", "y"], "passed": "not a label", "prompt": "p"}
     path = write(tmp_path / "x.jsonl", [record])
-    outcomes = [Outcome("a", i, fingerprint(text), text == "y", None, None, 0.1) for i, text in enumerate("xy")]
+    outcomes = [
+        Outcome("a", i, fingerprint(text), text == "y", None if text == "y" else "assertion", None, 0.1)
+        for i, text in enumerate("xy")
+    ]
     results = tmp_path / "results.jsonl"
     write_outcomes(results, outcomes)
     found = read_labelled(path, results)

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fase_gpu.cli import main
 from fase_gpu.errors import InputError, SandboxError
 from fase_gpu.evaluation.execution import (
     Ending,
@@ -73,17 +72,6 @@ Run = Callable[..., tuple[int, str, str]]
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox() as found:
         yield found
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main([str(argument) for argument in arguments])
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, *capsys.readouterr()
-
-    return call
 
 
 def write(path: Path, *records: object) -> Path:
@@ -347,10 +335,10 @@ def test_a_launcher_that_is_killed_is_a_killed_sample(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("memory", ["0", "nan", "inf", "-1"])
-def test_memory_that_cannot_be_is_told(tmp_path: Path, command: Run, memory: str) -> None:
+def test_memory_that_cannot_be_is_told(tmp_path: Path, run: Run, memory: str) -> None:
     samples = write(tmp_path / "s.jsonl", {"task_id": "HumanEval/7", "solution": RIGHT})
     line = ["execute", samples, "--tasks", samples, "-o", tmp_path / "r.jsonl", "--allow-execution"]
-    status, _, err = command(*line, "--memory", memory)
+    status, _, err = run(*line, "--memory", memory)
     assert (status, err.count("\n"), "memory: expected GB" in err) == (2, 1, True)
 
 
@@ -389,10 +377,10 @@ def test_the_next_isolation_is_taken_where_one_does_not_work(monkeypatch: pytest
         Sandbox()
 
 
-def test_the_command_writes_results_and_a_table(tmp_path: Path, command: Run) -> None:
+def test_the_command_writes_results_and_a_table(tmp_path: Path, run: Run) -> None:
     samples = write(tmp_path / "s.jsonl", {"task_id": "HumanEval/7", "samples": [WRONG, RIGHT, RIGHT, "def f("]})
     tasks, output = write(tmp_path / "t.jsonl", HUMANEVAL), tmp_path / "r.jsonl"
-    status, out, err = command("execute", samples, "--tasks", tasks, "-o", output, "--allow-execution")
+    status, out, err = run("execute", samples, "--tasks", tasks, "-o", output, "--allow-execution")
     assert status == 0, err
     outcomes = list(read_outcomes(output))
     assert [(o.sample, o.passed, o.error) for o in outcomes] == [
@@ -406,15 +394,13 @@ def test_the_command_writes_results_and_a_table(tmp_path: Path, command: Run) ->
     assert ["pass@1", "0.500", "mean", "of", "tasks"] in rows
     assert ["assertion", "1", "25.0%"] in rows
     assert sorted(os.listdir(tmp_path)) == ["r.jsonl", "s.jsonl", "t.jsonl"]
-    status, out, err = command("execute", samples, "--tasks", tasks, "-o", output, "--allow-execution")
+    status, out, err = run("execute", samples, "--tasks", tasks, "-o", output, "--allow-execution")
     assert (status, "exists already" in err) == (2, True)
-    status, out, _ = command(
-        "execute", samples, "--tasks", tasks, "-o", output, "--allow-execution", "--overwrite", "-q"
-    )
+    status, out, _ = run("execute", samples, "--tasks", tasks, "-o", output, "--allow-execution", "--overwrite", "-q")
     assert (status, out) == (0, "")
 
 
-def test_the_table_of_errors_is_short_and_empty_tasks_count(tmp_path: Path, command: Run) -> None:
+def test_the_table_of_errors_is_short_and_empty_tasks_count(tmp_path: Path, run: Run) -> None:
     odd = [f"class E{i}(Exception): pass\ndef f(x): raise E{i}\n" for i in range(14)]
     samples = write(
         tmp_path / "s.jsonl",
@@ -422,7 +408,7 @@ def test_the_table_of_errors_is_short_and_empty_tasks_count(tmp_path: Path, comm
         {"task_id": "HumanEval/8", "samples": []},
     )
     tasks = write(tmp_path / "t.jsonl", HUMANEVAL, HUMANEVAL | {"task_id": "HumanEval/8"})
-    status, out, err = command("execute", samples, "--tasks", tasks, "-o", tmp_path / "r.jsonl", "--allow-execution")
+    status, out, err = run("execute", samples, "--tasks", tasks, "-o", tmp_path / "r.jsonl", "--allow-execution")
     assert status == 0, err
     rows = [line.split() for line in out.splitlines()]
     assert ["tasks", "2"] in rows
@@ -431,21 +417,19 @@ def test_the_table_of_errors_is_short_and_empty_tasks_count(tmp_path: Path, comm
     assert sum(row[:1] != [] and row[0].startswith("E") for row in rows) == 11
 
 
-def test_the_command_refuses_without_being_allowed(tmp_path: Path, command: Run) -> None:
-    status, out, err = command("execute", "no.jsonl", "--tasks", "no.jsonl", "-o", tmp_path / "r.jsonl")
+def test_the_command_refuses_without_being_allowed(tmp_path: Path, run: Run) -> None:
+    status, out, err = run("execute", "no.jsonl", "--tasks", "no.jsonl", "-o", tmp_path / "r.jsonl")
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert "runs programs that a language model wrote" in err
     assert "--allow-execution" in err
     assert os.listdir(tmp_path) == []
 
 
-def test_the_command_says_what_is_missing(tmp_path: Path, command: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_says_what_is_missing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Isolation, "missing", lambda self: ["this", "that"])
     samples = write(tmp_path / "s.jsonl", {"task_id": "HumanEval/7", "solution": RIGHT})
     tasks = write(tmp_path / "t.jsonl", HUMANEVAL)
-    status, _, err = command(
-        "execute", samples, "--tasks", tasks, "-o", tmp_path / "r.jsonl", "--allow-execution", "-q"
-    )
+    status, _, err = run("execute", samples, "--tasks", tasks, "-o", tmp_path / "r.jsonl", "--allow-execution", "-q")
     assert (status, err) == (0, "fase-gpu: warning: no namespaces here, so that samples are not kept from this, that\n")
 
 
@@ -457,11 +441,11 @@ def test_the_command_says_what_is_missing(tmp_path: Path, command: Run, monkeypa
         ("s.jsonl", "is an input"),
     ],
 )
-def test_the_command_checks_its_output_first(tmp_path: Path, command: Run, output: str, problem: str) -> None:
+def test_the_command_checks_its_output_first(tmp_path: Path, run: Run, output: str, problem: str) -> None:
     samples = write(tmp_path / "s.jsonl", {"task_id": "x", "solution": RIGHT})
     tasks = write(tmp_path / "t.jsonl", HUMANEVAL)
     target = tmp_path / output
-    status, _, err = command("execute", samples, "--tasks", tasks, "-o", target, "--allow-execution", "--overwrite")
+    status, _, err = run("execute", samples, "--tasks", tasks, "-o", target, "--allow-execution", "--overwrite")
     assert (status, problem in err) == (2, True)
 
 

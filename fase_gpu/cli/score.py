@@ -131,13 +131,14 @@ def score(
         scores = result.multiscale if calibrated.by == "multiscale" else result.entropy
         expected = calibrated.expected_pass_at_1(scores.cpu().numpy())
         facts["calibration"] = str(calibration)
+    more = None if expected is None else {"expected_pass_at_1": expected}
     for name, took in result.info.seconds.items():
         seconds[name] = seconds.get(name, 0.0) + took
     if strict:
         result.raise_for_status(task_ids)
     if output is not None:
         with stage("write", f"writing {output.name}", seconds, quiet):
-            write_scores(output, result, task_ids, facts, overwrite, _more_columns(expected))
+            write_scores(output, result, task_ids, facts, overwrite, more)
     if not quiet:
         # Flushed here, where a full disk is still told as such.
         files = {"input": path.name} | ({} if output is None else {"output": str(output)})
@@ -166,10 +167,6 @@ def _only_calibrated(context: typer.Context, calibrated: Calibration) -> None:
         same = str(getattr(calibrated, name, None)) == str(context.params[name])
         if source is not None and source.name == "COMMANDLINE" and not same:
             raise InputError(f"{name}: comes from --calibration; leave it out, or run fase-gpu calibrate with it")
-
-
-def _more_columns(expected: NDArray[Any] | None) -> dict[str, Any]:
-    return {} if expected is None else {"expected_pass_at_1": expected}
 
 
 def _on_device(x: NDArray[Any], device: str | None) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fase_gpu.errors import InputError
 from fase_gpu.evaluation.outcomes import fingerprint, read_outcomes
-from fase_gpu.files import read_samples
+from fase_gpu.files import SampleSet, read_samples
 
 
 @dataclass(frozen=True)
@@ -45,24 +45,34 @@ def read_labelled(path: str | Path, results: str | Path | None = None) -> Labell
 
     Raises InputError where a sample has no label, and where the results are of other samples.
     """
-    texts = read_samples(path, labels=results is None, prompts=True)
-    passed = texts.passed if results is None else _joined(texts.task_ids, texts.samples, results)
-    if passed is None:
+    texts = read_with_labels(path, results)
+    if texts.passed is None:
         raise InputError(f"{path}: has no labels (passed); give the results of fase-gpu execute with --results")
-    prompts = texts.prompts or [""] * len(texts.task_ids)
-    return LabelledSet(set_name(Path(path)), texts.task_ids, prompts, texts.samples, passed)
+    assert texts.prompts is not None
+    return LabelledSet(set_name(Path(path)), texts.task_ids, texts.prompts, texts.samples, texts.passed)
+
+
+def read_with_labels(path: str | Path, results: str | Path | None) -> SampleSet:
+    """A sample file with its prompts and, where there are any, its labels, as `read_labelled` finds them."""
+    texts = read_samples(path, labels=results is None, prompts=True)
+    return texts if results is None else replace(texts, passed=_joined(texts.task_ids, texts.samples, results))
+
+
+def paired(paths: Sequence[str | Path], results: Sequence[str | Path]) -> list[tuple[str | Path, str | Path | None]]:
+    """Each sample file with its results; these are none, or one for each, in order. Raises InputError otherwise."""
+    if results and len(results) != len(paths):
+        raise InputError(f"results: expected none or one for each of {len(paths)} sample files, got {len(results)}")
+    labels: Sequence[str | Path | None] = results or [None] * len(paths)
+    return list(zip(paths, labels, strict=True))
 
 
 def read_sets(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) -> list[LabelledSet]:
     """`read_labelled` of several files, whose names differ; results: none, or one for each of them, in order."""
-    if results and len(results) != len(paths):
-        raise InputError(f"results: expected none or one for each of {len(paths)} sample files, got {len(results)}")
     names = [set_name(Path(path)) for path in paths]
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{name}: two sets have this name; rename one of the files")
-    labels: Sequence[str | Path | None] = results or [None] * len(paths)
-    return [read_labelled(path, of_path) for path, of_path in zip(paths, labels, strict=True)]
+    return [read_labelled(path, of_path) for path, of_path in paired(paths, results)]
 
 
 def set_name(path: Path) -> str:

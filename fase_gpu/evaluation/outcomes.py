@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fase_gpu.errors import InputError
 from fase_gpu.files.paths import open_binary
@@ -41,15 +41,31 @@ def read_outcomes(path: str | Path) -> Iterator[Outcome]:
     with open_binary(path) as stream:
         for number, line in enumerate(stream, start=1):
             try:
-                record = json.loads(line)
-                outcome = Outcome(*(record[name] for name in Outcome._fields))
-                valid = isinstance(outcome.task_id, str) and isinstance(outcome.passed, bool)
-                valid = valid and isinstance(outcome.sample, int) and isinstance(outcome.program, str)
-            except (ValueError, KeyError, TypeError):
-                valid = False
-            if not valid:
-                raise InputError(f"{path}:{number}: not a result of fase-gpu execute; expected {_EXPECTED}")
+                outcome = outcome_of(json.loads(line))
+            except ValueError:
+                outcome = None
+            if outcome is None:
+                expected = f"an object with {', '.join(Outcome._fields)}"
+                raise InputError(f"{path}:{number}: not a result of fase-gpu execute; expected {expected}")
             yield outcome
+
+
+def outcome_of(record: Any) -> Outcome | None:
+    """The outcome that a line of a file holds; None where a field is absent or not what it is declared as."""
+    try:
+        outcome = Outcome(*(record[name] for name in Outcome._fields))
+    except (KeyError, TypeError):
+        return None
+    texts = [outcome.task_id, outcome.program]
+    texts += [text for text in (outcome.error, outcome.message) if text is not None]
+    valid = (
+        all(isinstance(text, str) for text in texts)
+        and type(outcome.sample) is int
+        and type(outcome.passed) is bool
+        and outcome.passed == (outcome.error is None)
+        and type(outcome.seconds) in (int, float)
+    )
+    return outcome if valid else None
 
 
 def write_outcomes(path: str | Path, outcomes: Iterable[Outcome], overwrite: bool = False) -> None:
@@ -58,6 +74,3 @@ def write_outcomes(path: str | Path, outcomes: Iterable[Outcome], overwrite: boo
     with moved_into_place(Path(path).resolve(), overwrite) as stream:
         for outcome in outcomes:
             stream.write(json.dumps(outcome._asdict()).encode() + b"\n")
-
-
-_EXPECTED = f"an object with {', '.join(Outcome._fields)}"

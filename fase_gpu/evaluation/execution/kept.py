@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from types import TracebackType
 
-from fase_gpu.evaluation.outcomes import Outcome
+from fase_gpu.evaluation.outcomes import Outcome, outcome_of
 
 _Key = tuple[str, str]
 
@@ -24,11 +24,11 @@ class KeptOutcomes:
             for line in path.read_bytes().splitlines():
                 try:
                     record = json.loads(line)
-                    outcome = Outcome(*(record[name] for name in Outcome._fields))
-                    if _is_outcome(outcome) and isinstance(record["run"], str):
-                        self._found[record["run"], (outcome.task_id, outcome.program)] = outcome
-                except (ValueError, KeyError, TypeError):
+                except ValueError:
                     continue
+                outcome = outcome_of(record)
+                if outcome is not None and isinstance(record.get("run"), str):
+                    self._found[record["run"], (outcome.task_id, outcome.program)] = outcome
         # Begins with the end of a line that a killed run may have left open.
         self._stream = open(path, "ab")  # noqa: SIM115
         self._stream.write(b"\n" if path.stat().st_size else b"")
@@ -45,16 +45,3 @@ class KeptOutcomes:
     def add(self, run: str, outcome: Outcome) -> None:
         self._stream.write(json.dumps({**outcome._asdict(), "run": run}).encode() + b"\n")
         self._stream.flush()
-
-
-def _is_outcome(outcome: Outcome) -> bool:
-    """Whether its fields are what they are declared as."""
-    texts = [outcome.task_id, outcome.program]
-    texts += [text for text in (outcome.error, outcome.message) if text is not None]
-    return (
-        all(isinstance(text, str) for text in texts)
-        and type(outcome.sample) is int
-        and type(outcome.passed) is bool
-        and outcome.passed == (outcome.error is None)
-        and type(outcome.seconds) in (int, float)
-    )

@@ -25,7 +25,7 @@ _SYSTEM: Final = (
     *("/etc/alternatives", "/etc/fonts", "/etc/group", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types"),
     *("/etc/nsswitch.conf", "/etc/passwd", "/etc/timezone"),
 )
-# HOME of confined/launcher.py, which this process does not import.
+# Of jobs in a private root. Not /tmp itself: a Python that lies below it is shown there.
 _HOME: Final = "/tmp/sample"
 # No service and no login has these: https://systemd.io/UIDS-GIDS
 _UNUSED_UIDS: Final = range(65520, 65534)
@@ -231,11 +231,13 @@ class Sandbox:
 
     def _run(self, isolation: Isolation, module: str, payload: Any, limits: Limits) -> Ending:
         with self._user(isolation) as uid, self._folder(isolation, uid) as folder:
+            home = _HOME if isolation.namespaces else folder
             job = {
                 "isolation": isolation.namespaces or "limits",
                 "filtered": isolation.filtered,
                 "uid": uid,
                 "folder": folder,
+                "home": home,
                 "visible": self._visible,
                 "paths": list(self._interpreter.packages),
                 "module": module,
@@ -248,7 +250,7 @@ class Sandbox:
                 "disk_bytes": limits.files,
                 "processes": limits.processes,
             }
-            return self._ending(marshal.dumps(job), _HOME if isolation.namespaces else folder, limits.seconds)
+            return self._ending(marshal.dumps(job), home, limits.seconds)
 
     def _ending(self, job: bytes, home: str, seconds: float) -> Ending:
         environment = {

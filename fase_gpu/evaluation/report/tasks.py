@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fase_gpu.errors import InputError
-from fase_gpu.evaluation.labelled import read_labelled, set_name
-from fase_gpu.files import read_samples
+from fase_gpu.evaluation.labelled import paired, read_with_labels, set_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,33 +46,17 @@ def read_tasks(paths: Sequence[str | Path], results: Sequence[str | Path] = ()) 
     Raises InputError where a file cannot be read, where results are of other samples, and where there are not as many
     result files as sample files.
     """
-    if results and len(results) != len(paths):
-        raise InputError(f"results: expected one file for each of {len(paths)} sample files, got {len(results)}")
-    sets: list[_Set] = []
-    for i, path in enumerate(paths):
-        if results:
-            s = read_labelled(path, results[i])
-            sets.append((s.name, s.task_ids, s.prompts, s.samples, list(s.passed)))
-        else:
-            texts = read_samples(path, labels=True, prompts=True)
-            count = len(texts.task_ids)
-            passed: list[list[bool] | None] = [None] * count if texts.passed is None else list(texts.passed)
-            sets.append((set_name(Path(path)), texts.task_ids, texts.prompts or [""] * count, texts.samples, passed))
-    return _joined(sets)
-
-
-_Set = tuple[str, list[str], list[str], list[list[str]], list[list[bool] | None]]
-
-
-def _joined(sets: Sequence[_Set]) -> ReportTasks:
-    tasks = ReportTasks([], np.repeat(np.arange(len(sets)), [len(s[1]) for s in sets]), [], [], [], [])
-    for name, task_ids, prompts, samples, passed in sets:
-        tasks.sets.append(_unused(name, tasks.sets))
-        tasks.task_ids.extend(task_ids)
-        tasks.prompts.extend(prompts)
-        tasks.samples.extend(samples)
-        tasks.passed.extend(passed)
-    return tasks
+    tasks = ReportTasks([], np.empty(0, np.int64), [], [], [], [])
+    sizes = []
+    for path, of_path in paired(paths, results):
+        texts = read_with_labels(path, of_path)
+        sizes.append(len(texts.task_ids))
+        tasks.sets.append(_unused(set_name(Path(path)), tasks.sets))
+        tasks.task_ids.extend(texts.task_ids)
+        tasks.prompts.extend(texts.prompts or [])
+        tasks.samples.extend(texts.samples)
+        tasks.passed.extend(texts.passed or [None] * len(texts.task_ids))
+    return replace(tasks, set_of=np.repeat(np.arange(len(sizes)), sizes))
 
 
 def _unused(name: str, taken: Sequence[str]) -> str:

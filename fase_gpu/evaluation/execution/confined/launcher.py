@@ -34,8 +34,6 @@ else:
 
 # So little that a message of it fits into any empty channel.
 REPORT_BYTES = 1 << 15
-# Not /tmp itself: a Python that lies below it is shown there.
-HOME = "/tmp/sample"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 512
 # The status of a keeper that did not see its job's end.
@@ -59,6 +57,7 @@ def run(
     filtered: bool,
     uid: int | None,
     folder: str,
+    home: str,
     visible: list[str],
     paths: list[str],
     module: str,
@@ -76,7 +75,8 @@ def run(
     isolation    "root" or "user": namespaces, built by root or in a user namespace; "limits": none
     filtered     install the system call filter
     uid          user and group of the job; None: who calls
-    folder       the mount point of the private root; with "limits" the job's working folder
+    folder       the mount point of the private root
+    home         the job's working folder, below /tmp in a private root
     visible      files and folders of the private root, read-only
     paths        of sys.path, beside the standard library's
     """
@@ -119,7 +119,7 @@ def run(
             filter.install(namespaces)
 
     def job(report: Callable[[str], None]) -> None:
-        os.chdir(HOME if namespaces else folder)
+        os.chdir(home)
         sys.path[:] = [*sys.path[1:], *paths]
         work(payload, report)
 
@@ -135,7 +135,7 @@ def run(
             os.kill(os.getpid(), signal.SIGKILL)
         os._exit(os.waitstatus_to_exitcode(status))
     kernel.die_with_parent(signal.SIGKILL)
-    _private_root(folder, visible, disk_bytes)
+    _private_root(folder, home, visible, disk_bytes)
     kernel.loopback_up()
     _watch(limited, job, seconds, idle)
 
@@ -149,15 +149,15 @@ def _first_when_memory_is_short() -> None:
         return
 
 
-def _private_root(root: str, visible: list[str], disk_bytes: int) -> None:
+def _private_root(root: str, home: str, visible: list[str], disk_bytes: int) -> None:
     """Make a root of which only the temporary folder can be written to and only `visible` is the system's."""
     kernel.private_mounts()
     kernel.mount_memory(root, 1 << 20, "755")
     for name in ("proc", "dev/shm", "tmp"):
         os.makedirs(f"{root}/{name}")
     kernel.mount_memory(f"{root}/tmp", disk_bytes, "1777")
-    os.mkdir(root + HOME)
-    os.chmod(root + HOME, 0o777)
+    os.mkdir(root + home)
+    os.chmod(root + home, 0o777)
     kernel.mount_memory(f"{root}/dev/shm", disk_bytes, "1777")
     os.symlink("/proc/self/fd", f"{root}/dev/fd")
     for path in (*visible, *_DEVICES):
